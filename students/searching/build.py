@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from bertrelay.data.tables import Table
 from bertrelay.data.vectors import Vectors
 from bertrelay.device import ComputePrecision
 from bertrelay.encode_files import fill_vectors, forget_manifest
-from bertrelay.errors import BertRelayError
+from bertrelay.errors import BertRelayError, RequestError, WorkError
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.files import publish_folder, refuse_symlink, remove_unfinished, write_error
 from bertrelay.fingerprint import Digests, fingerprint
@@ -46,6 +46,7 @@ from students.searching.index_folder import (
     open_structures,
     partial_folders,
     read_manifest,
+    replaced_folder,
     write_manifest,
 )
 from students.searching.sentences import write_columns, write_sentences
@@ -165,16 +166,34 @@ def _choose_kind(kind: IndexKind, sentences: int) -> SearchKind:
 
 def _replace(folder: Path, building: Path) -> None:
     """Renames a complete build to `folder`, and removes an earlier index and other unfinished builds."""
+    earlier = replaced_folder(folder)
     try:
         if folder.exists():
-            earlier = folder.with_name(f"{folder.name}.partial-replaced")
             shutil.rmtree(earlier, ignore_errors=True)
             folder.rename(earlier)
         publish_folder(building, folder)
     except OSError as error:  # the folder of a mounted disk, for example, cannot be renamed
         raise write_error(folder, error) from error
-    for partial in partial_folders(folder):
+    _remove_partial(folder)
+
+
+def _remove_partial(folder: Path) -> None:
+    """Removes the index that a complete one in `folder` replaced, and unfinished builds."""
+    earlier = replaced_folder(folder)
+    for partial in sorted(partial_folders(folder), key=earlier.__eq__):  # it last: while it is there, others may be
         shutil.rmtree(partial)
+
+
+def finish_replacing(folder: Path) -> None:
+    """Removes what a build leaves that is killed after its index replaced another in `folder`.
+
+    A build that is stopped before keeps its folder, as it resumes in it.
+    """
+    folder = folder.resolve()
+    if replaced_folder(folder).exists():
+        with suppress(RequestError, WorkError), locked_output(folder):  # another process removes it, or none may
+            if (folder / MANIFEST).is_file():
+                _remove_partial(folder)
 
 
 def _add_missing(folder: Path, table: Table, manifest: IndexManifest, options: IndexOptions) -> IndexManifest:

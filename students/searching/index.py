@@ -25,7 +25,7 @@ from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, on_main
 from bertrelay.progress import log
 from bertrelay.settings import settings_of
 from bertrelay.stage import Metrics, StageContext
-from students.searching.build import IndexBuilder
+from students.searching.build import IndexBuilder, finish_replacing
 from students.searching.equal_vectors import AnyVectors, Rows, first_rows, stack
 from students.searching.faiss import Approximate, exact_neighbours, load_faiss, merge
 from students.searching.index_folder import (
@@ -278,6 +278,7 @@ def _build_index(
     load_faiss()  # where it is missing, say so before hours of encoding
     table, process_group = as_table(corpus), options.process_group
     check_is_index(folder)
+    on_main(lambda: finish_replacing(folder), process_group)
     manifest = None if options.rebuild else on_main(lambda: read_manifest(folder), process_group)
     encoder = open_encoder(model, options.cache)
     precision = LocalExecutor(process_group).precision(options.precision, encoder.device)

@@ -347,6 +347,11 @@ def partial_folders(folder: Path) -> list[Path]:
     return list(folder.parent.glob(f"{escape(folder.name)}.partial-*"))
 
 
+def replaced_folder(folder: Path) -> Path:
+    """Names the folder of the index that a rebuilt one in `folder` replaces, until it is removed."""
+    return folder.with_name(f"{folder.name}.partial-replaced")
+
+
 def open_segment_vectors(folder: Path, manifest: IndexManifest) -> list[Vectors]:
     """Opens the vectors of each segment, memory-mapped; raises RequestError for those of another shape."""
     vectors = [open_vectors(folder / segment.vectors_file) for segment in manifest.segments]

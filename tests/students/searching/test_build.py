@@ -132,6 +132,24 @@ def test_the_index_serves_until_its_rebuild_is_complete(encoder, corpus, encoded
     assert len(encoded) == 62, "a complete index is no part of a rebuild"
 
 
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("removed", [0, 1])
+def test_the_next_call_removes_an_index_whose_removal_was_killed(removed, encoder, corpus, kill_at, encoded):
+    folder = build(encoder, corpus).folder
+    with corpus.open("a") as file:
+        file.write("a new line\n")
+    stopped = Path(f"{folder}.partial-0123456789ab")
+    stopped.mkdir()
+    # Only these two folders are removed, and the first call is of a replaced folder that is not there.
+    kill_at(shutil, "rmtree", 2 + removed, lambda: build(encoder, corpus, rebuild=True))
+    assert Path(f"{folder}.partial-replaced").is_dir()
+    assert stopped.is_dir() == (not removed)
+    encoded.clear()
+    assert build(encoder, corpus).manifest.sentences == 62
+    assert encoded == []
+    assert index_folder.partial_folders(folder) == []
+
+
 @pytest.mark.usefixtures("small_blocks", "small_segments")
 def test_a_kind_is_added_segment_by_segment_while_the_index_serves(encoder, corpus, encoded, linked, kill_at):
     folder, links = build(encoder, corpus, kind="hnsw").folder, Hnsw(links=4)
