@@ -1,7 +1,7 @@
 """The losses of a student, a class each.
 
-To add one: its weight in `students.distill.settings.Objectives`, a class here with the attributes of `StudentLoss`, and
-its line in `LOSSES`.
+To add one: its weight in `Objectives` of `students/distill/settings.py`, with its name at `temperature` and the other
+settings that it uses; here a class with the attributes of `StudentLoss`, and its line in `LOSSES`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
+from annotated_types import Ge
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from bertrelay.data.tables import Table
@@ -21,7 +22,7 @@ from bertrelay.training.settings import TrainingSettings
 from students.parallel.settings import Filters, ParallelSource, UnlimitedSource
 from students.settings import Prompt, Teacher, TeacherVectors, prompt_problems
 
-Weight = Annotated[float, Field(ge=0)]
+Weight = Annotated[float, Ge(0)]
 
 
 class TeacherCopy(Settings):
@@ -73,8 +74,10 @@ class Objectives(Settings):
 
     @model_validator(mode="after")
     def _one_at_least(self) -> Self:
-        if not (self.mse or self.cosine or self.contrastive or self.ranking):
-            raise ValueError("expected a weight above 0 for mse, cosine, contrastive or ranking")
+        weights = [name for name, field in type(self).model_fields.items() if Ge(0) in field.metadata]
+        weights.remove("retention")  # it learns nothing of the teacher
+        if not any(getattr(self, name) for name in weights):
+            raise ValueError(f"expected a weight above 0 for {', '.join(weights[:-1])} or {weights[-1]}")
         return self
 
 
@@ -106,9 +109,8 @@ class DistillSettings(TrainingSettings):
     frozen_layers: Annotated[int, Field(ge=0)] | None = None
     """The token embeddings and this many of the lowest layers keep their weights; 0: only the embeddings."""
     average_with_start: bool = False
-    """Of the weights between the start's and the trained ones, take those whose translation accuracy falls least short
-    of the best, on `dev` or on `dev_untrained`, whichever is worse; of equal ones (but for 0.002) those farthest from
-    the start."""
+    """Choose the weights between start and end whose worse accuracy, on `dev` or `dev_untrained`, is nearest to its
+    best; within 0.002 those nearest the end."""
     objectives: Objectives = Objectives()
     """Weights of the losses."""
     retained: list[Table] = []

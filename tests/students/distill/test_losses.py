@@ -1,15 +1,17 @@
 """Every loss of a student and its gradient, against loops in float64 and against sentence-transformers."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from bertrelay.data.tokens import store_tokens
 from bertrelay.device import ComputePrecision
-from students.distill.losses import BatchPairs, compare_batches, pair_loss
-from students.distill.settings import DistillSettings
+from students.distill.losses import LOSSES, BatchPairs, compare_batches, pair_loss
+from students.distill.settings import DistillSettings, Objectives, Weight
 from students.distill.targets import ItemTargets, Targets
 from students.distill.train import DistillationTask, InBatchDistillationTask
 
@@ -51,6 +53,24 @@ def task_of(tiny_encoder, targets, tmp_path):
         return kind(student, settings, targets, tokens, student.encode, ComputePrecision.FP32)
 
     return make
+
+
+class MoreObjectives(Objectives):
+    added: Weight = 0.0
+
+
+def test_a_student_needs_the_weight_of_any_loss_but_retention():
+    assert MoreObjectives(mse=0, added=1).added == 1
+    with pytest.raises(ValidationError, match="above 0 for mse, cosine, contrastive, ranking or added"):
+        MoreObjectives(mse=0, retention=1)
+
+
+@pytest.mark.parametrize("name", [name for name in LOSSES if name != "retention"])
+def test_a_temperature_has_an_effect_with_the_losses_that_divide_by_it(name, task_of):
+    weights = {"mse": 0.0, name: 1.0}
+    divides = hasattr(task_of(**weights).losses[name], "temperature")
+    with nullcontext() if divides else pytest.raises(ValidationError, match="temperature: without effect"):
+        Objectives(**weights, temperature=0.5)
 
 
 def normal(rows, seed, dim=16):
