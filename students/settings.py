@@ -44,7 +44,7 @@ Teacher = Annotated[
 
 
 class PromptText(Settings):
-    """A prompt that is none of the model's own."""
+    """The text of a prompt that the model does not name."""
 
     text: Annotated[str, Field(min_length=1)]
     """Text that precedes each sentence, with the space at its end where one belongs there."""

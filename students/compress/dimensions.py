@@ -57,7 +57,7 @@ def projection_onto(axes: Axes, encoder: SentenceEncoder) -> Projection | nn.Seq
 def cosines_to_original(before: Vectors, after: Vectors, axes: Axes | None) -> Metrics:
     """Computes the mean and the lowest cosine of vectors (n, dim) to those before.
 
-    axes: with fewer dimensions, vectors are compared after these axes have led them back to the dimensions before.
+    axes: with fewer dimensions, vectors are projected back onto the dimensions before, and then compared.
     """
     if axes is not None:
         after = (after @ axes.T).astype(np.float32)  # (n, dim before)

@@ -213,7 +213,7 @@ def _encode(
             description=f"encoding {Path(file.name).name}",
             name_row=file.describe_row,
         )
-    return fingerprint({"sides": keys, "precision": precision})
+    return fingerprint({"vectors": keys, "precision": precision})
 
 
 def _write(

@@ -19,7 +19,7 @@ from students.searching.equal_vectors import Rows
 
 LINES = ("source_line", "target_line")
 IDS = ("source_id", "target_id")
-SIDES = ("source", "target")
+FILES = ("source", "target")
 
 
 def read_gold(
@@ -107,14 +107,14 @@ def _expected_instead(line: int | None, sentences: SentenceFile, by_id: bool) ->
 
 
 def _recognise_header(table: Table, names: tuple[str, str]) -> Table:
-    """Returns `table` without a header if its first row is a pair already, and with columns if they are named SIDES."""
+    """Returns `table` without a header if its first row is a pair already, and with columns if they are named FILES."""
     if table.path is None or table.file_format not in ("csv", "tsv", "lines") or not table.header:
         return table
     as_rows = table.model_copy(update={"header": False, "format": "csv" if table.file_format == "csv" else "tsv"})
     first = next(read(as_rows, [0, 1])).values
     by_name = {str(value).strip().casefold(): value for value in first}
-    if table.columns is None and by_name.keys() == set(SIDES):
-        return table.model_copy(update={"columns": [by_name[name] for name in SIDES]})
+    if table.columns is None and by_name.keys() == set(FILES):
+        return table.model_copy(update={"columns": [by_name[name] for name in FILES]})
     is_pair = names == LINES and all(str(value).isdecimal() for value in first)
     return as_rows if is_pair or (names == IDS and set(first) != set(IDS)) else table
 
@@ -143,7 +143,7 @@ def compare_with_gold(pairs: Pairs, true_pairs: Rows, sources: Rows, targets: Ro
     """Compares mined pairs with the true ones, source row × targets + target row.
 
     sources, targets: the number of the vector of each row. A model does not distinguish pairs of rows with the same
-        vectors: as many of them count as true as gold has, whichever they are.
+        vectors: at most as many are counted correct as gold lists, whichever they are.
 
     Example: targets 1 and 2, "Hello" and "hello" of an uncased model, have vector 1. Gold has (0, 2), mined is (0, 1):
     both are the pair of vectors (0, 1), so the mined one is true. A second mined pair of these vectors would not be.

@@ -53,7 +53,7 @@ LEFT_OUT = {
     },
     "too_few_negatives": "pairs left out with fewer negatives than num_negatives",
     "duplicate_pair": "pairs left out as given twice",
-    EMPTY: "pairs left out with an empty side",
+    EMPTY: "pairs left out with an empty text",
     "blank_candidate": "blank candidates left out",
 }
 """Reasons of `NegativeMining.dropped` in words, after their counts."""

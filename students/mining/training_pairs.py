@@ -69,7 +69,7 @@ class TrainingPairs:
         if not len(table):
             raise RequestError(
                 f"{pairs.name}: expected pairs of an anchor and a positive, found none that can be used: "
-                f"{dropped.get(EMPTY, 0):,} with an empty side"
+                f"{dropped.get(EMPTY, 0):,} with an empty text"
             )
         in_corpus = list[pa.Array]() if corpus is None else open_arrow(folder / CORPUS)["text"].chunks
         texts = pa.chunked_array([*table["positive"].chunks, *in_corpus], pa.string())

@@ -265,7 +265,7 @@ def _write(
     dev, untrained = sources.dev if settings.dev else _drawn_dev(sources, outcomes), sources.dev_untrained
     for name, pairs in (("dev.json", dev), ("dev_untrained.json", untrained)):
         write_json(folder / name, {language: sentences._asdict() for language, sentences in pairs.items()})
-    held_out = [text for pairs in (*dev.values(), *untrained.values()) for side in pairs for text in side]
+    held_out = [text for pairs in (*dev.values(), *untrained.values()) for texts in pairs for text in texts]
     retained = ~pc.is_in(sources.texts["sentence"], value_set=pa.array(held_out, pa.string())).to_numpy()
     blocks = select_rows(sources.texts, retained, {"sentence": "sentence"})
     write_arrow(folder / "retained.arrow", SENTENCE_SCHEMA, blocks)

@@ -34,7 +34,7 @@ NO_ENGLISH, NO_TRANSLATION = "no English", "no translation"
 MOST_PAIRS = 1_000
 """Most pairs of one segment and language: a memory has a few variants of a sentence, and pairs grow as their square."""
 TOO_MANY = f"a segment with more than {MOST_PAIRS:,} pairs"
-EMPTY = "empty side"
+EMPTY = "empty text"
 FILES_SHOWN = 8
 
 

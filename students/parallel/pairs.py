@@ -169,7 +169,7 @@ def read_translations(
     counts = counts or PairCounts(sources)
     translations = counts.by_language(filtered(read_pairs(sources, cache, rejects, counts), None, counts, DEV))
     if empty := counts.total().get(EMPTY):
-        log(f"left out {empty:,} pairs with an empty side")
+        log(f"left out {empty:,} pairs with an empty text")
     return translations
 
 

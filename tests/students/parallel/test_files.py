@@ -156,7 +156,7 @@ def test_pairs_of_a_corpus_are_counted_by_language_and_reason(tmp_path):
         ("a.tmx", units([("en", "Yes"), ("fr", "Oui")]), "1 × no translation; languages in it: en, fr"),
         ("a.tmx", "<tmx><body/></tmx>", r"a\.tmx: no segments"),
         ("fr.po", 'msgid "Yes"\nmsgstr "Oui"\n', r"fr\.po: no segments; languages in it: fr"),
-        ("de.po", '#, fuzzy\nmsgid "Yes"\nmsgstr "Ja"\n\nmsgid "No"\nmsgstr ""\n', "1 × fuzzy, 1 × empty side"),
+        ("de.po", '#, fuzzy\nmsgid "Yes"\nmsgstr "Ja"\n\nmsgid "No"\nmsgstr ""\n', "1 × fuzzy, 1 × empty text"),
         ("en-de.tsv", "%s\t%s\n", r"en-de\.tsv: 1 × placeholder"),
     ],
 )

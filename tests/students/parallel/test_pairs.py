@@ -25,7 +25,7 @@ def test_one_table_serves_several_languages(tmp_path):
     corpus = build(tmp_path, [source])
     assert [item[:2] for item in items(corpus)[2:]] == [("ja", "yes"), ("oui", "yes"), ("nein", "no")]
     assert corpus.facts["sources"][1] == {
-        "source": str(tmp_path / "a.tsv"), "language": "fr", "pairs": 2, "empty side": 1, "train": 1
+        "source": str(tmp_path / "a.tsv"), "language": "fr", "pairs": 2, "empty text": 1, "train": 1
     }  # fmt: skip
 
 
@@ -60,8 +60,8 @@ def test_too_many_unusable_records_stop_and_filtered_pairs_never_do(tmp_path):
 @pytest.mark.parametrize(
     ("english", "other", "reason"),
     [
-        ("", "Nein", "empty side"),
-        ("Yes", "", "empty side"),
+        ("", "Nein", "empty text"),
+        ("Yes", "", "empty text"),
         ("a" * 1001, "b" * 1001, "too long"),
         ("a" * 1000, "b" * 1000, None),
         ("a" * 91, "b" * 30, "length ratio"),
@@ -102,7 +102,7 @@ def test_every_pair_is_accounted_for_and_copies_and_duplicates_may_stay(tmp_path
     pairs = [("Same", "same"), ("", "x"), ("a", ""), ("b " * 600, "c"), ("d", "e"), ("d", " e "), ("f" * 99, "g")]
     corpus = build(tmp_path, [aligned(tmp_path, "de", pairs)])
     (account,) = corpus.facts["sources"]
-    reasons = {"copy of the source": 1, "empty side": 2, "too long": 1, "duplicate": 1, "length ratio": 1, "train": 1}
+    reasons = {"copy of the source": 1, "empty text": 2, "too long": 1, "duplicate": 1, "length ratio": 1, "train": 1}
     assert {key: account[key] for key in account if key not in ("source", "language")} == {"pairs": 7, **reasons}
     both = Filters(drop_copies=False, drop_duplicates=False)
     corpus = build(tmp_path, [aligned(tmp_path, "de", [("Same", "Same")] * 2)], filters=both)
@@ -116,7 +116,7 @@ def test_every_pair_is_accounted_for_and_copies_and_duplicates_may_stay(tmp_path
 
 def test_a_corpus_that_the_filters_empty_is_refused_with_the_counts(tmp_path):
     german, french = numbered("de", range(3)), [("Copy", "copy"), ("Copy", "COPY"), ("", "vide")]
-    with pytest.raises(RequestError, match=r"no pair of en and fr .* 2 × copy of the source, 1 × empty side"):
+    with pytest.raises(RequestError, match=r"no pair of en and fr .* 2 × copy of the source, 1 × empty text"):
         build(tmp_path, [aligned(tmp_path, "de", german), aligned(tmp_path, "fr", french)])
     with pytest.raises(RequestError, match=r"no pair of en and de .* 3 × dev"):
         build(tmp_path, [aligned(tmp_path, "de", german)], dev_sentences=3)

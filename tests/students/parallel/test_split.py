@@ -40,7 +40,7 @@ def test_dev_sources_are_used_whole_and_their_english_is_left_out_of_training(tm
     assert corpus.dev["de"].other == ["drei", "auch drei", "neu"]
     assert "sentence number 3" not in corpus.english.read(0, 99)
     assert [source["in the dev split"] for source in corpus.facts["sources"]] == [1, 1]
-    assert corpus.facts["dev_sources"][0]["empty side"] == 1
+    assert corpus.facts["dev_sources"][0]["empty text"] == 1
 
 
 def test_a_sentence_of_dev_untrained_is_not_drawn_for_dev_even_if_its_pair_is_repeated(tmp_path):
