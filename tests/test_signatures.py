@@ -11,7 +11,7 @@ from students.mining.bitext import mine, mine_files
 from students.mining.negatives import mine_negatives
 from students.mining.settings import MineOptions, MineSettings, NegativeSettings
 from students.searching.index import build_index, search
-from students.searching.index_folder import IndexOptions
+from students.searching.settings import IndexOptions
 from teachers.evaluation.mteb import evaluate_tasks
 from teachers.evaluation.settings import MtebSettings
 from teachers.pairs.rerank import rerank_file

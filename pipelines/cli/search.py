@@ -130,7 +130,7 @@ def search(
         check_output(options.output, tuple(WRITERS), *files, option="--output", overwrite=options.overwrite)
     with distributed(options.processes) as process_group:
         from students.searching.index import find_index
-        from students.searching.index_folder import IndexOptions
+        from students.searching.settings import IndexOptions
 
         prompts = {"prompt_name": prompt, "query_prompt_name": options.query_prompt}
         prompts |= {"show": [int(name) if name.isdecimal() else name for name in options.show]}

@@ -37,7 +37,6 @@ from students.searching.index_folder import (
     BuiltKind,
     FileDigest,
     IndexManifest,
-    IndexOptions,
     Origin,
     Segment,
     check_files,
@@ -50,7 +49,7 @@ from students.searching.index_folder import (
     write_manifest,
 )
 from students.searching.sentences import write_columns, write_sentences
-from students.searching.settings import EXACT_UP_TO, ApproximateKind, Hnsw, IndexKind, SearchKind
+from students.searching.settings import EXACT_UP_TO, ApproximateKind, Hnsw, IndexKind, IndexOptions, SearchKind
 
 RECALL, LOW_RECALL = "recall_at_10", 0.95
 

@@ -31,7 +31,6 @@ from students.searching.faiss import Approximate, exact_neighbours, load_faiss, 
 from students.searching.index_folder import (
     SENTENCES,
     IndexManifest,
-    IndexOptions,
     check_files,
     check_is_index,
     check_model,
@@ -43,7 +42,7 @@ from students.searching.index_folder import (
     require_manifest,
 )
 from students.searching.sentences import check_columns
-from students.searching.settings import Hnsw, IndexKind, IndexSettings, index_beside
+from students.searching.settings import Hnsw, IndexKind, IndexOptions, IndexSettings, index_beside
 
 
 class Hit(NamedTuple):
@@ -263,7 +262,7 @@ def build_index(
 
     model: an encoder, or a name that `SentenceEncoder.load` knows.
     corpus: plain lines, a table with a column `text`, or a `Table` that names its column.
-    Others as in `students.searching.index_folder.IndexOptions`; when absent, `prompt_name` is the model's prompt for
+    Others as in `students.searching.settings.IndexOptions`; when absent, `prompt_name` is the model's prompt for
     documents if it has one for queries too, and no default; "" is none.
     Raises RequestError when `folder` has something else in it, an index of another model or corpus, or a damaged one.
     """
@@ -308,7 +307,9 @@ def find_index(
     Raises RequestError where the index lacks the `kind` of the options, or search of it has no candidates.
     """
     if corpus is None:
-        index = open_index(model, folder, kind=options.kind, show=options.show, verify=options.verify)
+        index = open_index(
+            model, folder, kind=options.kind, show=options.show, verify=options.verify, cache=options.cache
+        )
     else:
         index = _build_index(model, corpus, folder, options)
     index.check_candidates(ef_search)
@@ -348,7 +349,7 @@ def search(
 
     corpus: None opens `index` as it is.
     index: its folder; next to the corpus by default.
-    Others as in `students.searching.index_folder.IndexOptions`. With `kind` exact all sentences are compared whatever
+    Others as in `students.searching.settings.IndexOptions`. With `kind` exact all sentences are compared whatever
         the index has; without a corpus other kinds expect an index of that kind.
     """
     options = settings_of(IndexOptions, locals())

@@ -25,10 +25,8 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import TypeAdapter
 
-from bertrelay.cache import Cache
-from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import text_column
 from bertrelay.data.tables import Column, Table
 from bertrelay.data.vectors import Vectors, open_vectors
@@ -37,12 +35,10 @@ from bertrelay.files import check_name, read_json, write_error, write_json
 from bertrelay.fingerprint import Digests, file_stamp, fingerprint, shows_changes
 from bertrelay.inputs import note_input
 from bertrelay.model.encoder import SentenceEncoder, encoder_digest
-from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
-from bertrelay.settings import BatchTokens, Precision, Settings
 from bertrelay.stage import Metrics
 from students.searching.equal_vectors import open_equal
 from students.searching.faiss import EXACT_BLOCK, Approximate, open_faiss
-from students.searching.settings import ApproximateKind, Hnsw, IndexKind, SearchKind
+from students.searching.settings import ApproximateKind, Hnsw, IndexKind, IndexOptions, SearchKind
 
 SENTENCES, MANIFEST = "sentences.arrow", "index.json"
 OWN_FILES = re.compile(
@@ -55,36 +51,6 @@ SEGMENT_ROWS = 16 * EXACT_BLOCK
 ask as one of all. More would need too much memory, as the graph of a segment is linked in memory, 2 GB at 384
 dimensions, and lose too much in a kill, as its linking restarts. A multiple of EXACT_BLOCK, see there."""
 SHOWN = 12  # characters of a digest
-
-
-class IndexOptions(Settings):
-    """Options of building an index."""
-
-    model_config = ConfigDict(arbitrary_types_allowed=True)
-
-    kind: IndexKind = "auto"
-    """`auto` takes the kind that was built last; without an index it is exact up to 100,000 sentences and int8 beyond.
-    Another kind is built beside the existing one, and the index returned searches by it."""
-    show: list[Column] = Field(default=[])
-    """Columns of the corpus that hits show too; they are added to an index without encoding it a second time."""
-    hnsw: Hnsw | None = None
-    """Graph of kind hnsw; an existing one with other links is replaced."""
-    prompt_name: str | None = None
-    """Name of the model's prompt that precedes each sentence; when absent that for documents, or the default."""
-    query_prompt_name: str | None = None
-    """Name of the prompt of each query; it is checked before anything is encoded."""
-    precision: Precision = "auto"
-    batch_tokens: BatchTokens = None
-    rebuild: bool = False
-    """Build anew, and then replace an existing index; resumes."""
-    verify: bool = False
-    """Read every file, the corpus too, instead of trusting size and time of untouched ones."""
-    cache: Cache | None = None
-    """Folder of models and data sets from the hub."""
-    process_group: ProcessGroup = SINGLE_PROCESS
-    """Processes that encode, each its part of the blocks; the main one does the rest."""
-    rejects: Rejects | None = None
-    """Context manager, entered while the corpus is read; without it the first record that cannot be used raises."""
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,12 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
+from bertrelay.cache import Cache
+from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Column, Table
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.settings import BatchTokens, EncoderSource, MaxRejects, Positive, Precision, Settings
 
 ApproximateKind = Literal["hnsw", "int8", "binary"]
@@ -32,7 +35,43 @@ class Hnsw(Settings):
     """Candidates considered while a query is answered."""
 
 
-class IndexSettings(Settings):
+class EncodedCorpus(Settings):
+    """Options of an index in recipes and in Python."""
+
+    show: list[Column] = []
+    """Columns of the corpus that hits can show, by name, or by position from 0; an index gets more of them without
+    encoding it a second time."""
+    precision: Precision = "auto"
+    batch_tokens: BatchTokens = None
+
+
+class IndexOptions(EncodedCorpus):
+    """Options of building an index."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    kind: IndexKind = "auto"
+    """`auto` takes the kind that was built last; without an index it is exact up to 100,000 sentences and int8 beyond.
+    Another kind is built beside the existing one, and the index returned searches by it."""
+    hnsw: Hnsw | None = None
+    """Graph of kind hnsw; an existing one with other links is replaced."""
+    prompt_name: str | None = None
+    """Name of the model's prompt that precedes each sentence; when absent that for documents, or the default."""
+    query_prompt_name: str | None = None
+    """Name of the prompt of each query; it is checked before anything is encoded."""
+    rebuild: bool = False
+    """Build anew, and then replace an existing index; resumes."""
+    verify: bool = False
+    """Read every file, the corpus too, instead of trusting size and time of untouched ones."""
+    cache: Cache | None = None
+    """Folder of models and data sets from the hub."""
+    process_group: ProcessGroup = SINGLE_PROCESS
+    """Processes that encode, each its part of the blocks; the main one does the rest."""
+    rejects: Rejects | None = None
+    """Context manager, entered while the corpus is read; without it the first record that cannot be used raises."""
+
+
+class IndexSettings(EncodedCorpus):
     """An index of a corpus, written to `index/`, for `bertrelay search MODEL --index`."""
 
     model: EncoderSource
@@ -45,11 +84,7 @@ class IndexSettings(Settings):
     beyond."""
     hnsw: Hnsw = Hnsw()
     """Graph of kind hnsw: `links`, `ef_construction`, `ef_search`."""
-    show: list[Column] = []
-    """Columns of the corpus that hits can show, by name, or by position from 0."""
     prompt: str | None = None
     """Name of the model's prompt that precedes each sentence; when absent that for documents (`document`, `passage`,
     `corpus`) of a model that has one for queries too and no default, else the default."""
-    precision: Precision = "auto"
-    batch_tokens: BatchTokens = None
     max_rejects: MaxRejects = 0.01
