@@ -193,8 +193,8 @@ def distill(
     student: SentenceEncoder, teacher: SentenceEncoder, settings: DistillSettings, context: StageContext
 ) -> None:
     """The stage `students.distill` once its models are loaded."""
-    corpus = build_corpus(context.cache.folder / "corpus", settings)
     precision = context.precision(settings.precision)
+    corpus = build_corpus(context.cache.folder / "corpus", settings, precision)
     targets = fill_targets(OpenedTeacher(teacher), corpus, context, precision)
     tokens = store_tokens(corpus.texts, len(corpus), student.tokenize, context.cache.folder / "tokens")
     task = DistillationTask(student, settings, ItemTargets(corpus, targets), tokens, teacher.encode, precision)
@@ -227,8 +227,8 @@ def write_rows(options: Namespace) -> None:
 def save_start(settings: DistillSettings, scratch: Path) -> None:
     """The student before its first step, from which all start."""
     context = StageContext(scratch / "output", Cache(scratch / "cache"))
-    corpus = build_corpus(context.cache.folder / "corpus", settings)
     teacher, precision = open_teacher(settings.teacher, None, context.cache), context.precision(settings.precision)
+    corpus = build_corpus(context.cache.folder / "corpus", settings, precision)
     targets = fill_targets(teacher, corpus, context, precision)
     start_student(settings, corpus, teacher, targets, context, precision)[0].save(scratch / "start")
 

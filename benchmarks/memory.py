@@ -95,7 +95,7 @@ def write_inputs(folder: Path, count: int) -> None:
     with (folder / "documents.txt").open("w") as file:
         for number, sentence in enumerate(sentences(count, seed=1)):
             file.write("\n" * (number % DOCUMENT_SENTENCES == 0) + f"{sentence.capitalize()}\n")
-    build_corpus(folder / "corpus", settings_of(folder, dev_sentences=0))
+    build_corpus(folder / "corpus", settings_of(folder, dev_sentences=0), resolve_precision("auto"))
 
 
 def settings_of(folder: Path, **more: Any) -> DistillSettings:
@@ -116,7 +116,7 @@ def prepare_documents(encoder: SentenceEncoder, folder: Path) -> None:
 
 
 def build_pairs(_: SentenceEncoder, folder: Path) -> None:
-    build_corpus(folder / "another", settings_of(folder, dev_sentences=0))
+    build_corpus(folder / "another", settings_of(folder, dev_sentences=0), resolve_precision("auto"))
 
 
 def trim_to_corpus(encoder: SentenceEncoder, folder: Path) -> None:

@@ -78,7 +78,7 @@ def training_corpus(settings: DistillSettings, context: StageContext, precision:
         parts["precision"] = precision  # the margins of pairs, which decide about them, differ with it
     folder = context.cache.folder / "corpora" / fingerprint({"version": CORPUS_VERSION, **parts})[:32]
     with main_first(context.process_group):
-        return build_corpus(folder, settings, context.cache, precision, dev_untrained=settings.dev_untrained or general)
+        return build_corpus(folder, settings, precision, context.cache, dev_untrained=settings.dev_untrained or general)
 
 
 def general_sources(settings: DistillSettings) -> Sequence[ParallelSource]:

@@ -34,7 +34,7 @@ from bertrelay.data.arrow import (
 from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import clean, sentence_records
 from bertrelay.data.tables import BLOCK_ROWS, Table
-from bertrelay.device import ComputePrecision, resolve_precision
+from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json
 from bertrelay.memory import release_memory
@@ -149,15 +149,15 @@ class ParallelCorpus:
 def build_corpus(
     folder: Path,
     settings: CorpusSettings,
+    precision: ComputePrecision,
     cache: Cache | None = None,
-    precision: ComputePrecision | None = None,
     dev_untrained: Sequence[ParallelSource] = (),
 ) -> ParallelCorpus:
     """Opens the corpus of `settings` in `folder`, and builds it before unless it exists; a second process waits.
 
     folder: its name identifies the content of the files and the settings; a corpus in it is used as it is.
+    precision: of the model of a margin filter.
     cache: stores data sets of the hub.
-    precision: of the model of a margin filter; by default that of the settings on this device.
     dev_untrained: held-out corpora of other domains and languages.
     Raises RequestError for input that cannot be a parallel corpus, WorkError for too many unusable records (a broken
     row, invalid UTF-8). A pair that a filter leaves out is usable: it is counted with its reason.
@@ -215,7 +215,7 @@ def _write_corpus(
     folder: Path,
     settings: CorpusSettings,
     cache: Cache | None,
-    precision: ComputePrecision | None,
+    precision: ComputePrecision,
     dev_untrained: Sequence[ParallelSource],
 ) -> None:
     sources = _read(folder, settings, cache, dev_untrained)
@@ -245,14 +245,13 @@ def _clean(
     outcomes: Outcomes,
     settings: CorpusSettings,
     cache: Cache,
-    precision: ComputePrecision | None,
+    precision: ComputePrecision,
 ) -> tuple[Outcomes, dict[str, Any]]:
     """Leaves out pairs with a low margin, if there is such a filter; returns facts about the margins too."""
     if (margin := settings.filters.margin) is None:
         return outcomes, {}
-    resolved = precision or resolve_precision(settings.precision)
     languages = sources.counts.languages
-    outcomes, facts = drop_low_margins(sources.pairs, outcomes, languages, margin, resolved, cache)
+    outcomes, facts = drop_low_margins(sources.pairs, outcomes, languages, margin, precision, cache)
     return outcomes, {"margin": facts}
 
 

@@ -14,6 +14,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
+from bertrelay.device import ComputePrecision
 from students.distill.settings import DistillSettings
 from students.parallel.corpus import build_corpus
 
@@ -42,7 +43,9 @@ class Toy:
 
     def corpus(self, folder, dev_sentences=0):
         settings = {"teacher": "./t", "base": "./b", "parallel": [self.source()], "dev_sentences": dev_sentences}
-        return build_corpus(folder / "toy", DistillSettings.model_validate({**settings, "seed": 1}))
+        return build_corpus(
+            folder / "toy", DistillSettings.model_validate({**settings, "seed": 1}), ComputePrecision.FP32
+        )
 
 
 def _sentence(words, language):
@@ -70,7 +73,7 @@ def corpus_of(tmp_path):
         (tmp_path / "pairs.tsv").write_text("".join(f"{en}\t{qaa}\n" for en, qaa in [("en", "qaa"), *pairs]))
         source = {"path": str(tmp_path / "pairs.tsv"), "others": {"qaa": "qaa"}}
         settings = {"teacher": "./t", "base": "./b", "parallel": [source], "dev_sentences": 0}
-        return build_corpus(tmp_path / "corpora/pairs", DistillSettings.model_validate(settings))
+        return build_corpus(tmp_path / "corpora/pairs", DistillSettings.model_validate(settings), ComputePrecision.FP32)
 
     return make
 

@@ -4,6 +4,7 @@ import gzip
 import shutil
 
 from bertrelay.cache import Cache
+from bertrelay.device import ComputePrecision
 from students.distill.settings import DistillSettings
 from students.parallel.corpus import build_corpus
 from students.parallel.settings import AlignedFiles
@@ -25,7 +26,13 @@ def settings(*sources, **changes):
 
 def build(folder, sources, dev_untrained=(), **changes):
     shutil.rmtree(folder / "cache", ignore_errors=True)
-    return build_corpus(folder / "cache/key", settings(*sources, **changes), Cache(folder), dev_untrained=dev_untrained)
+    return build_corpus(
+        folder / "cache/key",
+        settings(*sources, **changes),
+        ComputePrecision.FP32,
+        Cache(folder),
+        dev_untrained=dev_untrained,
+    )
 
 
 def items(corpus):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import T5Config, T5EncoderModel
 
+from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.training import checkpoint
@@ -194,7 +195,7 @@ def retaining(toy, tmp_path):
     (tmp_path / "texts.txt").write_text(f"ein Satz\nwon  zdanie\n\nein Satz\n{held_out}\n", encoding="utf-8")
     sources = {"teacher": "./t", "base": "./b", "parallel": [toy.source()], "dev": [toy.source("test")]}
     settings = DistillSettings.model_validate({**sources, "retained": [{"path": str(tmp_path / "texts.txt")}]})
-    return settings, build_corpus(tmp_path / "corpora/retaining", settings)
+    return settings, build_corpus(tmp_path / "corpora/retaining", settings, ComputePrecision.FP32)
 
 
 def test_retained_texts_follow_the_pairs_once_each_and_none_is_held_out(retaining):

@@ -8,6 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 from bertrelay.cache import Cache
 from bertrelay.data.shards import ShardFiles
+from bertrelay.device import ComputePrecision
 from bertrelay.model.encoder import SentenceEncoder
 from students.distill.settings import DistillSettings
 from students.parallel import cleaning
@@ -76,7 +77,7 @@ def test_pairs_below_the_threshold_are_dropped_and_counted_and_the_scores_report
     expected = {language: margins_of(rows) for language, rows in pairs.items()}
     scores = [score for by_pair in expected.values() for score in by_pair.values()]
     threshold = float(np.mean(np.sort(scores)[[28, 29]]))  # between two
-    corpus = build_corpus(tmp_path / "corpora/a", settings(threshold=threshold))
+    corpus = build_corpus(tmp_path / "corpora/a", settings(threshold=threshold), ComputePrecision.FP32)
     margin = corpus.facts["margin"]
     assert (margin["threshold"], margin["k"], margin["model"]) == (threshold, 4, str(model))
     left = set(corpus.translations.read(0, len(corpus.translations)))
@@ -90,18 +91,27 @@ def test_pairs_below_the_threshold_are_dropped_and_counted_and_the_scores_report
         assert {other for (_, other), score in by_pair.items() if score >= threshold} == {
             text for text in left if text.startswith(language[-1])
         }
-    assert "margin" not in build_corpus(tmp_path / "corpora/b", settings()).facts
+    assert "margin" not in build_corpus(tmp_path / "corpora/b", settings(), ComputePrecision.FP32).facts
 
 
 def test_a_killed_cleaning_resumes_and_another_threshold_encodes_nothing(settings, tmp_path, monkeypatch, kill_at):
     monkeypatch.setattr(cleaning, "NEIGHBOURHOOD", 30)
-    whole = build_corpus(tmp_path / "whole/corpora/a", settings(threshold=1.1), Cache(tmp_path / "whole")).facts
+    whole = build_corpus(
+        tmp_path / "whole/corpora/a", settings(threshold=1.1), ComputePrecision.FP32, Cache(tmp_path / "whole")
+    ).facts
     folder = tmp_path / "corpora/a"
-    kill_at(ShardFiles, "write", 5, lambda: build_corpus(folder, settings(threshold=1.1), Cache(tmp_path)))
+    kill_at(
+        ShardFiles,
+        "write",
+        5,
+        lambda: build_corpus(folder, settings(threshold=1.1), ComputePrecision.FP32, Cache(tmp_path)),
+    )
     assert not folder.exists()
-    assert build_corpus(folder, settings(threshold=1.1), Cache(tmp_path)).facts == whole
+    assert build_corpus(folder, settings(threshold=1.1), ComputePrecision.FP32, Cache(tmp_path)).facts == whole
     monkeypatch.setattr(SentenceEncoder, "tokenize", None)
-    other = build_corpus(tmp_path / "corpora/b", settings(threshold=0.9), Cache(tmp_path)).facts["margin"]
+    other = build_corpus(tmp_path / "corpora/b", settings(threshold=0.9), ComputePrecision.FP32, Cache(tmp_path)).facts[
+        "margin"
+    ]
     for language, facts in other["languages"].items():
         assert facts["deciles"] == whole["margin"]["languages"][language]["deciles"]
         assert facts["below"] < whole["margin"]["languages"][language]["below"]

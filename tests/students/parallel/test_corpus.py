@@ -12,6 +12,7 @@ import pytest
 from corpora import aligned, build, items, numbered, settings, three_languages
 from filelock import FileLock
 
+from bertrelay.device import ComputePrecision
 from bertrelay.errors import WorkError
 from students.parallel import corpus as corpus_files
 from students.parallel.corpus import ParallelCorpus, build_corpus
@@ -48,11 +49,12 @@ def test_the_same_input_gives_the_same_bytes_whatever_the_hash_seed(tmp_path):
     code = (
         "import sys; from pathlib import Path; from students.parallel.corpus import build_corpus; "
         "from students.distill.settings import DistillSettings; "
-        "build_corpus(Path(sys.argv[1]), DistillSettings.model_validate_json(sys.argv[2]))"
+        "from bertrelay.device import ComputePrecision; "
+        "build_corpus(Path(sys.argv[1]), DistillSettings.model_validate_json(sys.argv[2]), ComputePrecision.FP32)"
     )
     arguments = [sys.executable, "-c", code, tmp_path / "other/key", chosen.model_dump_json()]
     subprocess.run(arguments, check=True, env={**os.environ, "PYTHONHASHSEED": "7"})
-    build_corpus(tmp_path / "first/key", chosen)
+    build_corpus(tmp_path / "first/key", chosen, ComputePrecision.FP32)
     other, first = (
         {path.name: path.read_bytes() for path in (tmp_path / folder / "key").iterdir()}
         for folder in ("other", "first")
@@ -71,10 +73,14 @@ def test_a_complete_corpus_is_only_read_and_folders_of_killed_runs_are_removed(t
         (cache / f"{key}.partial").mkdir(parents=True)
         (cache / f"{key}.partial" / "english.arrow").write_text("half")
     with FileLock(cache / "busy.lock"):
-        build_corpus(cache / "key", settings(source))
+        build_corpus(cache / "key", settings(source), ComputePrecision.FP32)
     assert sorted(path.name for path in cache.iterdir() if path.is_dir()) == ["busy.partial", "key"]
     Path(source.english).unlink()
-    assert len(build_corpus(cache / "key", settings(source))) == len(ParallelCorpus.open(cache / "key")) == 10
+    assert (
+        len(build_corpus(cache / "key", settings(source), ComputePrecision.FP32))
+        == len(ParallelCorpus.open(cache / "key"))
+        == 10
+    )
 
 
 def test_a_lower_limit_of_unusable_records_holds_for_a_complete_corpus(tmp_path):
@@ -82,11 +88,11 @@ def test_a_lower_limit_of_unusable_records_holds_for_a_complete_corpus(tmp_path)
     other = gzip.decompress(Path(source.other).read_bytes())
     Path(source.other).write_bytes(other.replace(b"3", b"\xff"))  # one of nine
     cache = tmp_path / "cache"
-    build_corpus(cache / "key", settings(source, max_rejects=0.2))
+    build_corpus(cache / "key", settings(source, max_rejects=0.2), ComputePrecision.FP32)
     listed = (cache / "key" / "rejects.jsonl").stat()
     with pytest.raises(WorkError, match=r"1 of 9 records cannot be used, more than the 5\.00% allowed: 1 × not valid"):
-        build_corpus(cache / "key", settings(source, max_rejects=0.05))
-    assert len(build_corpus(cache / "key", settings(source, max_rejects=0.2)).english) == 8
+        build_corpus(cache / "key", settings(source, max_rejects=0.05), ComputePrecision.FP32)
+    assert len(build_corpus(cache / "key", settings(source, max_rejects=0.2), ComputePrecision.FP32).english) == 8
     assert len((cache / "key" / "rejects.jsonl").read_text().splitlines()) == 1
     assert (cache / "key" / "rejects.jsonl").stat().st_ino == listed.st_ino  # a complete corpus is only read
 
