@@ -161,8 +161,11 @@ def descriptions(settings: type[BaseModel]) -> dict[str, str]:
 
 @cache
 def _strings_under_fields(module: str) -> dict[str, dict[str, str]]:
-    """Class to field to the string under it, in the source of a module."""
-    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    """Class to field to the string under it, in the source of a module; none for a notebook, which has no source."""
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except (OSError, TypeError):
+        return {}
     return {
         node.name: {
             field.target.id: " ".join(below.value.value.split())

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LocalExecutor:
-    """Rank r of n processes computes the shards r, r + n, r + 2n … of those that are missing."""
+    """Rank r of n processes computes every n-th of the missing shards, from the r-th on."""
 
     process_group: ProcessGroup = SINGLE_PROCESS
     sends_work: bool = False
@@ -30,7 +30,7 @@ class LocalExecutor:
     def compute(self, shards: ShardStore[Content], missing: Sequence[int], work: Work[Item, Content], bar: Bar) -> None:
         """Writes this rank's part of the `missing` shards; the bar counts those of other ranks as well."""
         group = self.process_group
-        local = [number for number in missing if number % group.size == group.rank]
+        local = missing[group.rank :: group.size]
         remote = set(missing).difference(local)
         if not local:
             return

@@ -124,6 +124,7 @@ def inference_mode(network: Network, precision: ComputePrecision) -> Iterator[No
 
 Block = TypeVar("Block")
 Result = TypeVar("Result")
+END: Any = object()  # of items, any of which may be None
 
 
 def compute_blocks(
@@ -151,7 +152,7 @@ def compute_blocks(
 def prefetch(items: Iterator[Block]) -> Generator[Block, None, None]:
     """Yields the same items; another thread makes the next item while the caller works on this one."""
     with ThreadPoolExecutor(1, "ahead") as other:
-        waiting = other.submit(next, items, None)
-        while (item := waiting.result()) is not None:
-            waiting = other.submit(next, items, None)
+        waiting = other.submit(next, items, END)
+        while (item := waiting.result()) is not END:
+            waiting = other.submit(next, items, END)
             yield item

@@ -70,7 +70,8 @@ def fill(shards: ShardStore[Content], work: Work[Item, Content], executor: Execu
 
     Raises RequestError where a process does not see a shard that was written.
     """
-    started, missing, total = time.monotonic(), shards.missing(), sum(span.size for span in shards.spans)
+    started, total = time.monotonic(), sum(span.size for span in shards.spans)
+    missing = on_main(shards.missing, executor.process_group)  # the same in all, before any of them writes
     to_do = sum(shards.spans[number].size for number in missing)
     if 0 < to_do < total:
         log(f"{work.description}: resuming after {total - to_do:,} of {total:,} {work.unit}")
@@ -191,14 +192,14 @@ def open_run(
     scan: reads the input through, in the main process only.
     span_limit: the size at which `scan` ends a span. With the model's files, the scan's digest, precision and the
         `decisive` settings it is the manifest: shards of another manifest are not resumed.
-    Raises RequestError when another process writes `output`.
+    Raises RequestError when another process writes `output`, TypeError for a `decisive` key `model` or `input`.
     """
     where = Engine.of(engine, process_group)
     with unchanged_inputs(), locked_output(output, process_group), connect(where, process_group) as executor:
         opened = OpenedModel.find(model, precision, cache, executor)
         scanned = on_main(scan, process_group)
         shards = ShardFiles(output, scanned.spans, process_group)
-        key = fingerprint({"model": opened.digest, "input": scanned.digest, **(decisive or {})})
+        key = fingerprint(dict(model=opened.digest, input=scanned.digest, **(decisive or {})))
         shards.begin({"key": key, "precision": opened.precision, "block": span_limit})
         yield ModelRun(opened.folder, opened.precision, scanned, shards, executor)
         if process_group.is_main:
@@ -271,13 +272,14 @@ def add_columns(
     `lambda block: {"length": [len(text) for text in block["note"].to_pylist()]}`.
 
     decisive: settings that decide the columns besides model, input and precision.
+    Raises TypeError for a `decisive` key `model`, `source` or `precision`.
     """
     check_outside(output, source)
     names = [field.name for field in added]
     inputs = on_main(lambda: ParquetInput(source, texts, keep, names), process_group)
     with connect(Engine.of(engine, process_group), process_group) as executor:
         opened = OpenedModel.find(model, precision, cache, executor)
-        manifest = {"model": opened.digest, "source": inputs.digest, "precision": opened.precision, **(decisive or {})}
+        manifest = dict(model=opened.digest, source=inputs.digest, precision=opened.precision, **(decisive or {}))
         start = partial(_start_tables, inputs, added, partial(load, opened.folder, opened.precision))
         work = Work(whole_span, start, description, "rows")
         columns = [*inputs.schema, *added]

@@ -22,7 +22,7 @@ def set_dropout(network: PreTrainedModel, dropout: float) -> None:
             if isinstance(child, nn.Identity) and "drop" in name:
                 setattr(module, name, Dropout(dropout).train(module.training))
         for name, value in vars(module).items():
-            if name.endswith(NAMES) and isinstance(value, float):
+            if name.endswith(NAMES) and isinstance(value, int | float) and not isinstance(value, bool):
                 vars(module)[name] = dropout
     for name, value in network.config.to_dict().items():
         if name.endswith(NAMES) and not isinstance(value, bool):  # ESM's token_dropout is a switch

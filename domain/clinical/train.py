@@ -30,7 +30,7 @@ from bertrelay.files import read_json, write_json
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.inference.run_model import connect, fill_shards
 from bertrelay.model.tokenizer import plain_rules
-from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_processes
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, main_first, map_over_processes
 from bertrelay.progress import Bar, progress
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
@@ -168,7 +168,8 @@ def _trained(
     parts = {"notes": Digests().of_file(notes.file), "rules": rules, "chunking": settings.chunking.model_dump()}
     folder = context.cache.folder / "chunks" / fingerprint(parts | {"format": FORMAT})[:32]
     engine = context.engine_before_training
-    tokens = stored_chunk_tokens(notes.texts, notes.table["characters"].tolist(), chunker, folder, engine)
+    with main_first(context.process_group):
+        tokens = stored_chunk_tokens(notes.texts, notes.table["characters"].tolist(), chunker, folder, engine)
     unknown, is_unreadable = unknown_shares(tokens, len(notes), chunker)
     if len(unread := np.flatnonzero(is_unreadable)):
         raise RequestError(

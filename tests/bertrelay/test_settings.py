@@ -1,4 +1,6 @@
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import pytest
@@ -36,6 +38,11 @@ class Described(Settings):
     heads: int = 1
     """Heads of a layer."""
     words: int = 0
+
+
+class Cell(Settings):
+    layers: int = 1
+    """Layers of the network."""
 
 
 class DescribedAgain(Described):
@@ -202,6 +209,13 @@ def test_a_description_stands_under_its_field_or_under_that_of_the_base_or_is_th
     }
     assert descriptions(DescribedAgain)["layers"] == "Layers to keep."
     assert descriptions(DescribedAgain)["heads"] == "Heads of a layer."
+
+
+def test_settings_of_a_notebook_have_no_descriptions(monkeypatch):
+    notebook = ModuleType("notebook")  # has no file, as `__main__` there
+    monkeypatch.setitem(sys.modules, "notebook", notebook)
+    monkeypatch.setattr(Cell, "__module__", "notebook")
+    assert descriptions(Cell) == {"layers": ""}
 
 
 def test_a_fault_of_the_settings_as_a_whole_begins_with_what_is_wrong():

@@ -21,6 +21,7 @@ from bertrelay.errors import RequestError, WorkError
 from bertrelay.inference import run_model
 from bertrelay.privacy import sensitive_data
 from bertrelay.process_group import ProcessGroup
+from bertrelay.progress import Bar
 
 SPANS = [Span(0, 2, 20), Span(2, 3, 30), Span(3, 5, 50)]
 
@@ -63,6 +64,7 @@ def test_processes_fill_every_nth_shard_and_count_those_of_the_others(tmp_path, 
     monkeypatch.setattr(module, "check_shared", lambda *_: None)
     monkeypatch.setattr(run_model, "wait_for_all", lambda *_: None)
     monkeypatch.setattr(run_model, "gather", lambda *_: [0])
+    monkeypatch.setattr(run_model, "on_main", lambda compute, _: compute())
     ranks = [ShardFiles(tmp_path / "output", SPANS, ProcessGroup(rank, 2)) for rank in range(2)]
     for shards in ranks:
         shards.begin({})
@@ -76,6 +78,21 @@ def test_processes_fill_every_nth_shard_and_count_those_of_the_others(tmp_path, 
     assert tag(ranks[0], lambda: while_the_other_works, 0, 2) == 100
     assert capsys.readouterr().err.splitlines()[-1].startswith("tagging: 100 of 100 words")
     assert ranks[0].missing() == []
+
+
+def test_processes_share_what_is_missing_evenly_whatever_was_written(tmp_path):
+    ranks = [ShardFiles(tmp_path / "output", even_spans(6, 1), ProcessGroup(rank, 2)) for rank in range(2)]
+    ranks[0].folder.mkdir()
+    missing, computed = [1, 3, 5], list[list[int]]()
+
+    def note(spans, bar):  # noqa: ARG001
+        computed.append([span.first for span in spans])
+        return iter([["1\n"]] * len(computed[-1]))
+
+    for rank, shards in enumerate(ranks):
+        work = Work(whole_span, lambda: note, "tagging", "words")
+        LocalExecutor(ProcessGroup(rank, 2)).compute(shards, missing, work, Bar())
+    assert computed == [[1, 5], [3]]
 
 
 def test_another_manifest_restarts_and_a_kill_while_removing_is_resumed(shards, monkeypatch, capsys):

@@ -266,6 +266,17 @@ def test_a_second_call_on_the_same_output_is_refused(task):
     assert content(task.output) == task.expected
 
 
+def test_settings_that_decide_replace_no_digest(tmp_path):
+    write_model(tmp_path, 3)
+    options = {"span_limit": IN_SHARD, "precision": "fp32"}
+    scan = Scan(even_spans(1, 1), "digest")
+    with (
+        pytest.raises(TypeError, match="model"),
+        open_run(tmp_path / "output", tmp_path / "model", lambda: scan, decisive={"model": 1}, **options),
+    ):
+        pass
+
+
 def run_all(folder, environment):
     """One of two processes, which share each output."""
     os.environ.update(environment)

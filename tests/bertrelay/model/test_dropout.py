@@ -106,6 +106,14 @@ def test_a_network_built_of_the_configuration_has_the_same_dropout(kind, drops, 
     assert [p for p in drops if p] == [0.25] * FAMILIES[kind][1]
 
 
+@pytest.mark.parametrize("kind", ["modernbert", "qwen3"])
+def test_a_dropout_that_the_configuration_has_as_the_whole_number_0_is_set_too(kind, drops):
+    network = built(kind, attention_dropout=0)
+    set_dropout(network, 0.25)
+    vectors(network.train())
+    assert [p for p in drops if p] == [0.25] * FAMILIES[kind][1]
+
+
 # Where an attention has the number that it passes to its kernel.
 ATTENTION_DROPOUT = {
     "BertSelfAttention": lambda module: module.dropout.p,

@@ -13,6 +13,7 @@ from sklearn.metrics import brier_score_loss, roc_auc_score
 from bertrelay.cache import Cache
 from bertrelay.compute.engine import LOCAL_ENGINE, Engine
 from bertrelay.errors import RequestError, WorkError
+from bertrelay.process_group import ProcessGroup
 from bertrelay.stage import StageContext
 from domain.clinical import train
 from domain.clinical.aggregation import aggregate
@@ -58,6 +59,19 @@ def test_two_processes_that_share_an_evaluation_find_what_one_does(
     run(settings(clinic, bert, epochs=1), StageContext(tmp_path, Cache(tmp_path / "cache")))
     [(alone, shared)] = found
     assert shared == pytest.approx(alone, abs=1e-5) and 0.5 < alone["dev/auprc"] < 1
+
+
+def test_another_process_waits_for_the_chunks_of_the_main_one(clinic, bert, tmp_path, monkeypatch):
+    class Waits(Exception):
+        pass
+
+    def wait(_):
+        raise Waits
+
+    monkeypatch.setattr("bertrelay.process_group.wait_for_all", wait)
+    with pytest.raises(Waits):
+        run(settings(clinic, bert), StageContext(tmp_path, Cache(tmp_path / "cache"), ProcessGroup(1, 2)))
+    assert not (tmp_path / "cache/chunks").exists()
 
 
 def test_it_learns_who_comes_back(trained):

@@ -52,6 +52,7 @@ def test_blocks_are_closed_as_soon_as_they_are_full():
 
 
 def test_what_is_made_ahead_comes_in_order_and_no_more_than_one_ahead():
+    assert list(prefetch(iter([1, None, 2]))) == [1, None, 2]
     made = []
 
     def making():
