@@ -23,7 +23,7 @@ CUBLAS_CONFIG = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"  # read once, at the first 
 
 
 class ComputePrecision(StrEnum):
-    """The precision that networks compute in: what `resolve_precision` makes of a setting, which may be `auto`."""
+    """A resolved precision; never `auto`."""
 
     BF16 = "bf16"
     FP16 = "fp16"

@@ -55,7 +55,7 @@ class StageContext:
         return self.engine if self.process_group.size == 1 else LOCAL_ENGINE
 
     def precision(self, setting: PrecisionName, executor: Executor | None = None) -> ComputePrecision:
-        """The precision of the whole stage. It calls this once, in every process, and hands the result down.
+        """The precision of the whole stage. A stage calls this once, in every process, and passes the result on.
 
         `auto` is resolved by the main process, or where `executor` computes, and recorded: a stage that is stopped
         resumes in the precision in which it began, on another machine, too.
