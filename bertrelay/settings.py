@@ -239,6 +239,11 @@ def settings_of(model: type[AnySettings], arguments: Mapping[str, Any]) -> AnySe
     return options_of(model, {name: arguments[name] for name in model.model_fields if name in arguments})
 
 
+def common_values(settings: Settings, kind: type[Settings]) -> dict[str, Any]:
+    """Returns the values of `settings` whose keys settings of `kind` have too."""
+    return {key: getattr(settings, key) for key in type(settings).model_fields if key in kind.model_fields}
+
+
 def _fault(model: type[Settings], name: str, fault: Any) -> str:
     if fault["type"] != "extra_forbidden":
         message = fault["msg"].removeprefix("Value error, ")

@@ -43,7 +43,7 @@ STAGES = {
         ("students.evaluate", 4, "evaluate.settings:EvaluateSettings", "evaluate.stage:run", "students"),
         ("students.index", 4, "searching.settings:IndexSettings", "searching.index:run", ""),
         ("students.mine", 2, "mining.settings:MineSettings", "mining.bitext:run", ""),
-        ("students.mine-negatives", 3, "mining.settings:NegativeSettings", "mining.negatives:run", ""),
+        ("students.mine-negatives", 4, "mining.settings:NegativeSettings", "mining.negatives:run", ""),
         ("students.export", 6, "compress.settings:ExportSettings", "compress.export:run", "students"),
         ("students.shrink", 9, "compress.settings:ShrinkSettings", "compress.shrink:run", "students"),
     ],

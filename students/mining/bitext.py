@@ -22,7 +22,7 @@ from bertrelay.inputs import unchanged_inputs
 from bertrelay.model.encoder import SentenceEncoder, encoder_digest, open_encoder
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, on_main
 from bertrelay.progress import log
-from bertrelay.settings import settings_of
+from bertrelay.settings import common_values, settings_of
 from bertrelay.stage import Metrics, StageContext
 from students.mining.gold import (
     Comparison,
@@ -144,7 +144,7 @@ def mine_files(
 
 def run(settings: MineSettings, context: StageContext) -> Metrics:
     """Runs the stage `students.mine`: writes the pairs to `mined.tsv`, or a file of another format."""
-    options = {name: getattr(settings, name) for name in MineOptions.model_fields}
+    options = common_values(settings, MineOptions)
     mining = mine_files(
         settings.model,
         settings.source,

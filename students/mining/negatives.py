@@ -32,13 +32,13 @@ from bertrelay.inputs import unchanged_inputs
 from bertrelay.model.encoder import SentenceEncoder, encoder_digest, open_encoder
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, on_main
 from bertrelay.progress import Bar, log
-from bertrelay.settings import InputFile, settings_of
+from bertrelay.settings import InputFile, common_values, settings_of
 from bertrelay.stage import Metrics, StageContext
 from students.mining.settings import MINED_SUFFIXES, NegativeOptions, NegativeSettings
 from students.mining.training_pairs import CANDIDATES, EMPTY, PAIR, TrainingPairs
 from students.searching.equal_vectors import Rows
 from students.searching.faiss import at_unit_length, load_faiss
-from students.searching.index import SearchIndex, build_index
+from students.searching.index import SearchIndex, build_index, prompt_or_default
 from students.searching.settings import IndexKind
 
 ANCHOR_BLOCK = 4096
@@ -137,7 +137,7 @@ def mine_negatives(
 
 def run(settings: NegativeSettings, context: StageContext) -> Metrics:
     """Runs the stage `students.mine-negatives`: writes rows to `negatives.jsonl`, or a file of another format."""
-    options = {name: getattr(settings, name) for name in NegativeOptions.model_fields}
+    options = common_values(settings, NegativeOptions)
     mining = mine_negatives(
         settings.model,
         settings.pairs,
@@ -267,10 +267,7 @@ def _prepare(
     process_group: ProcessGroup,
 ) -> Miner:
     """Builds the index of the candidates and encodes the anchors, with all processes."""
-    query_prompt, prompt = (
-        default if name is None else name or None
-        for name, default in zip((options.query_prompt, options.prompt), encoder.retrieval_prompts, strict=True)
-    )
+    query_prompt, prompt = map(prompt_or_default, (options.query_prompt, options.prompt), encoder.retrieval_prompts)
     options = options.model_copy(update={"query_prompt": query_prompt, "prompt": prompt})
     precision = LocalExecutor(process_group).precision(options.precision, encoder.device)
     key = fingerprint({"model": encoder_digest(encoder), "texts": pairs.digest, "precision": precision})
@@ -279,7 +276,7 @@ def _prepare(
         Table(path=InputFile(pairs.folder / CANDIDATES)),
         pairs.folder / f"index-{fingerprint({'vectors': key, 'prompt': options.prompt})[:16]}",
         kind=options.kind,
-        prompt_name=options.prompt,
+        prompt_name=options.prompt or "",  # resolved
         query_prompt_name=options.query_prompt,
         precision=precision,
         batch_tokens=options.batch_tokens,

@@ -281,7 +281,7 @@ def _build_index(
     manifest = None if options.rebuild else on_main(lambda: read_manifest(folder), process_group)
     encoder = open_encoder(model, options.cache)
     precision = LocalExecutor(process_group).precision(options.precision, encoder.device)
-    prompt_name = encoder.retrieval_prompts[1] if options.prompt_name is None else options.prompt_name or None
+    prompt_name = prompt_or_default(options.prompt_name, encoder.retrieval_prompts[1])
     for name in (prompt_name, options.query_prompt_name):
         encoder.prompts.text(name)  # where there is none of that name, say so
     if options.show:
@@ -293,6 +293,11 @@ def _build_index(
     if manifest is None or manifest.lacks(options):
         manifest = IndexBuilder(encoder, table, origin, prompt_name, precision, options).build(folder)
     return _load_index(encoder, folder, manifest, options.kind, options.show, options.verify)
+
+
+def prompt_or_default(name: str | None, default: str | None) -> str | None:
+    """Returns the name of the prompt to use: the default where `name` is absent, none where it is empty."""
+    return default if name is None else name or None
 
 
 def find_index(

@@ -32,7 +32,7 @@ from bertrelay.stage import Metrics, StageContext
 from teachers.data import BLANK, usable, values_of
 from teachers.evaluation.encoders import with_pooling
 from teachers.evaluation.settings import LocalTask, MtebSettings
-from teachers.evaluation.sts import aligned_records, read_sts
+from teachers.evaluation.sts import aligned_records, read_sts, second_table
 
 if TYPE_CHECKING:
     from mteb.abstasks import AbsTask
@@ -294,8 +294,7 @@ def _translations(table: LocalTask, cache: Cache, rejects: Rejects) -> Iterator[
     if table.second is None:
         yield from records.read(table, PAIR, cache, rejects)
     else:
-        other = table.model_copy(update={"path": table.second, "hub": None, "config": None, "second": None})
-        for first, second in aligned_records(table, other, [0], cache, rejects):
+        for first, second in aligned_records(table, second_table(table), [0], cache, rejects):
             yield first._replace(values=(*first.values, *second.values))
 
 

@@ -92,8 +92,7 @@ def read_sts(table: StsTable, context: StageContext, rejects: Rejects) -> StsPai
 def _records(table: StsTable, columns: Sequence[str | int], cache: Cache | None, rejects: Rejects) -> Iterator[Record]:
     """Yields rows of sentence, sentence, score, from whichever files `table` names."""
     if table.second is not None:
-        other = table.model_copy(update={"path": table.second, "hub": None, "config": None, "second": None})
-        for row, aligned in aligned_records(table, other, columns, cache, rejects):
+        for row, aligned in aligned_records(table, second_table(table), columns, cache, rejects):
             (first, _, score), (_, second, _) = values_of(row, "STS", columns), values_of(aligned, "STS", columns)
             yield row._replace(values=(first, second, score))
     elif table.scores is not None:
@@ -107,6 +106,11 @@ def _records(table: StsTable, columns: Sequence[str | int], cache: Cache | None,
                 yield row._replace(values=row.values[: -len(selected)])
     else:
         yield from read(table, columns, cache, rejects)
+
+
+def second_table(table: StsTable) -> Table:
+    """Returns the table of the second sentences, which differs only in its file."""
+    return table.model_copy(update={"path": table.second, "hub": None, "config": None, "second": None})
 
 
 def aligned_records(

@@ -40,32 +40,32 @@ class PairSource:
     """A table of pairs to score, or the answers of a search to rank.
 
     ranks: the table has answers, whose candidates are ranked.
-    top: number of candidates of each query in the output; all of them when None.
+    top_k: number of candidates of each query in the output; all of them when None.
     cache: of data sets of the hub.
     """
 
     table: Table
     ranks: bool
-    top: int | None = None
+    top_k: int | None = None
     cache: Cache | None = None
 
     @classmethod
-    def of(cls, table: Table, top: int | None, cache: Cache | None = None) -> "PairSource":
+    def of(cls, table: Table, top_k: int | None, cache: Cache | None = None) -> "PairSource":
         """Recognises the answers of a search by their columns; every other table has pairs.
 
-        Raises RequestError for other than two columns, and for `top` beside pairs.
+        Raises RequestError for other than two columns, and for `top_k` beside pairs.
         """
         if table.columns is not None and len(table.columns) != len(PAIR):
             raise RequestError(
                 f"{table.name}: expected two columns, those of the two sentences, found {len(table.columns)} named"
             )
         ranks = _holds_answers(table)
-        if top and not ranks:
+        if top_k and not ranks:
             raise RequestError(
                 f"top: expected the answers of a search, whose candidates it limits, found pairs in {table.name}; "
                 "leave it out"
             )
-        return cls(table, ranks, top, cache)
+        return cls(table, ranks, top_k, cache)
 
     def queries(self) -> Iterator[PairQuery]:
         """Yields the queries with their candidates. Raises RequestError, with file and line, for other content."""

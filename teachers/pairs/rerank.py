@@ -22,7 +22,7 @@ from bertrelay.files import check_output
 from bertrelay.inference.run_model import Scan, connect, open_run
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.progress import Bar
-from bertrelay.settings import settings_of
+from bertrelay.settings import common_values, settings_of
 from bertrelay.stage import Metrics, StageContext, load
 from teachers.pairs.candidates import PAIR, PairQuery, PairSource
 from teachers.pairs.settings import RerankOptions, RerankSettings
@@ -65,9 +65,7 @@ class RerankedFile(NamedTuple):
     pairs_per_second: float | None
 
 
-def load_scorer(
-    model: str | Path, cache: Cache | None = None, device: "str | torch.device | None" = None
-) -> "PairScorer":
+def load_scorer(model: str | Path, device: "str | torch.device | None" = None) -> "PairScorer":
     """Loads the cross-encoder or poly-encoder of a folder or hub id. Raises RequestError for another model.
 
     device: as in `SentenceEncoder.load`.
@@ -75,7 +73,7 @@ def load_scorer(
     from bertrelay.sources import model_folder
     from teachers.pairs.model import CrossEncoder
 
-    folder = model_folder(model, cache=cache)
+    folder = model_folder(model)
     named = next((name for file, name in SCORERS.items() if (folder / file).is_file()), None)
     scorer = load(named) if named else CrossEncoder
     return cast("PairScorer", scorer.load(folder, device=device))
@@ -120,7 +118,7 @@ def rerank_file(
         cache=cache,
         process_group=process_group,
         engine=engine,
-        decisive={"ranks": source.ranks, "top": source.top},
+        decisive={"ranks": source.ranks, "top": source.top_k},
     ) as run:
         start = partial(_start, run.folder, source, {"precision": run.precision, "batch_tokens": options.batch_tokens})
         reader = SpanReader(source.queries, source.table.name)
@@ -132,7 +130,7 @@ def rerank_file(
 
 def run(settings: RerankSettings, context: StageContext) -> Metrics:
     """Runs the stage `teachers.rerank`: writes the scores of a table's pairs to `scores.<output>`."""
-    options = settings.model_dump(include=set(RerankOptions.model_fields))
+    options = common_values(settings, RerankOptions)
     with connect(context.engine, context.process_group) as executor:
         reranked = rerank_file(
             settings.model,
@@ -180,7 +178,7 @@ def _line(query: PairQuery, scores: Sequence[float], source: PairSource) -> str:
         return json_line({"line": query.line, **sentences, "score": rounded[0]})
     hits = []
     order = sorted(range(len(scores)), key=lambda row: -scores[row])
-    for rank, row in enumerate(order[: source.top], 1):
+    for rank, row in enumerate(order[: source.top_k], 1):
         text, line, similarity = query.candidates[row]
         by_search = {} if similarity is None else {"similarity": similarity}
         hits.append({"rank": rank, "score": rounded[row], **by_search, "line": line, "text": text})

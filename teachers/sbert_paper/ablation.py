@@ -10,13 +10,13 @@ from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Table
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.statistics import spearman, with_interval
-from bertrelay.settings import InputFile
+from bertrelay.settings import InputFile, common_values
 from bertrelay.stage import Metrics, StageContext
 from teachers import train
 from teachers.evaluation.encoders import encoder_at
 from teachers.evaluation.sts import read_sts
 from teachers.sbert_paper.official import OfficialFiles
-from teachers.sbert_paper.settings import AblationSettings, common_values
+from teachers.sbert_paper.settings import AblationSettings
 from teachers.sbert_paper.sts_sets import SCALES
 from teachers.sbert_paper.training import train_once
 from teachers.settings import StsTable, TrainSettings

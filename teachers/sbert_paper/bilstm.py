@@ -20,8 +20,9 @@ from bertrelay.errors import RequestError
 from bertrelay.files import write_json, write_tensors
 from bertrelay.model.files import Description, Size, explain_unreadable, read_model_file
 from bertrelay.model.pooling import Pooling
+from bertrelay.settings import common_values
 from bertrelay.stage import Metrics, StageContext
-from teachers.sbert_paper.settings import BiLstmSettings, common_values
+from teachers.sbert_paper.settings import BiLstmSettings
 from teachers.sbert_paper.word_vectors import WordVectors, rows_of, vectors_for
 from teachers.settings import ObjectiveSettings
 from teachers.train import TeacherData, learn

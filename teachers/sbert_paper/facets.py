@@ -18,7 +18,7 @@ from bertrelay.evaluation.encode import Encode
 from bertrelay.evaluation.statistics import Floats
 from bertrelay.files import write_text
 from bertrelay.progress import log
-from bertrelay.settings import InputFile
+from bertrelay.settings import InputFile, common_values
 from bertrelay.stage import Metrics, StageContext
 from teachers import train
 from teachers.data import number
@@ -28,7 +28,7 @@ from teachers.pairs import train as pair_training
 from teachers.pairs.model import CrossEncoder
 from teachers.pairs.settings import CrossEncoderSettings
 from teachers.sbert_paper.official import OfficialFiles, gold_score, read_lines
-from teachers.sbert_paper.settings import FacetSettings, common_values
+from teachers.sbert_paper.settings import FacetSettings
 from teachers.sbert_paper.sts_sets import correlations, part_correlations, without_gold
 from teachers.sbert_paper.training import train_once
 from teachers.settings import TrainSettings

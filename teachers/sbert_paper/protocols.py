@@ -8,6 +8,7 @@ from bertrelay.cache import Cache
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.progress import log
+from bertrelay.settings import common_values
 from bertrelay.stage import Metrics, StageContext
 from teachers.evaluation.settings import MtebSettings
 from teachers.sbert_paper import senteval
@@ -15,7 +16,7 @@ from teachers.sbert_paper.encoders import Fit, at_once, fit_of
 from teachers.sbert_paper.facets import facet_metrics, read_topics
 from teachers.sbert_paper.official import OfficialFiles
 from teachers.sbert_paper.sections import read_sections, section_metrics
-from teachers.sbert_paper.settings import SETS, ProtocolSettings, common_values
+from teachers.sbert_paper.settings import SETS, ProtocolSettings
 from teachers.sbert_paper.sts_sets import read_sets, set_metrics, without_year
 
 Items = TypeVar("Items")

@@ -1,6 +1,6 @@
 """Settings of everything that only repeats the SBERT paper, and the names of its sets; free of torch."""
 
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -37,11 +37,6 @@ SETS: dict[str, tuple[str, ...]] = {
 }
 
 OF_PAPERS = UsedWith(protocols=tuple(protocol for protocol in PROTOCOLS if SETS[protocol]))
-
-
-def common_values(settings: Settings, kind: type[Settings]) -> dict[str, Any]:
-    """Returns the values of `settings` whose keys settings of `kind` have too."""
-    return {key: getattr(settings, key) for key in type(settings).model_fields if key in kind.model_fields}
 
 
 class ProtocolSettings(Settings):

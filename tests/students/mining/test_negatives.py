@@ -126,6 +126,10 @@ def test_prompts_of_queries_and_documents_are_used_as_sentence_transformers_does
     assert Counter(tuple(row.values()) for row in ours) == Counter(tuple(row.values()) for row in theirs)
     named = {"query_prompt": "query", "prompt": "document"}
     assert mined(encoder, pairs, tmp_path / "named.jsonl", range_max=200, **named)[1] == ours
+    without = mined(tiny_encoder("bert", texts), pairs, tmp_path / "without.jsonl", range_max=200)[1]
+    assert (
+        mined(encoder, pairs, tmp_path / "none.jsonl", range_max=200, query_prompt="", prompt="")[1] == without != ours
+    )
     default = tiny_encoder("bert", texts, prompts=Prompts(prompts.texts, "query"))
     assert mined(default, pairs, tmp_path / "default.jsonl", range_max=200)[1] != ours
 
