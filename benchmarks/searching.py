@@ -120,7 +120,7 @@ def measure_repeats(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
         sizes[kind] = path.stat().st_size / 1e6
         search = Approximate(kind, open_faiss(path, kind), vectors, equal)
         finds[kind] = partial(search.neighbours, candidates=Hnsw().ef_search)
-        found = float(recall(partial(search.distinct_neighbours, candidates=Hnsw().ef_search), once, K).mean())
+        found = float(recall(partial(search.distinct_neighbours, candidates=Hnsw().ef_search), once).mean())
         text = f"{kind} finds at least {FOUND_OF_REPEATS} of the nearest {K} where rows repeat"
         claims.append(Claim(text, f"{found:.4f}", found >= FOUND_OF_REPEATS))
     queries = once[np.linspace(0, len(once) - 1, options.queries).astype(np.int64)]

@@ -49,6 +49,13 @@ def write_arrow(path: Path, schema: pa.Schema, blocks: Iterable[Mapping[str, Any
             writer.write_batch(pa.RecordBatch.from_pydict(block, schema))
 
 
+def mask_of(rows: NDArray[np.integer], length: int) -> Mask:
+    """True at `rows`, (length,)."""
+    mask = np.zeros(length, bool)
+    mask[rows] = True
+    return mask
+
+
 def select_rows(table: pa.Table, mask: Mask, columns: Mapping[str, str]) -> Iterator[dict[str, pa.Array]]:
     """Yields the rows of `mask`, (rows,), in blocks for `write_arrow`.
 

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bertrelay.blocks import blocks_of
 from bertrelay.cache import Cache
 from bertrelay.checks import check_count
 from bertrelay.data.arrow import open_arrow, write_arrow
@@ -187,7 +187,7 @@ class CorpusTexts:
 
 
 def _blocks(texts: Iterator[tuple[str, str]]) -> Iterator[dict[str, Sequence[str]]]:
-    while block := list(islice(texts, TEXTS_AT_ONCE)):
+    for block in blocks_of(texts, TEXTS_AT_ONCE):
         yield dict(zip(TEXTS.names, zip(*block, strict=True), strict=True))
 
 

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy, deepcopy
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -21,6 +21,7 @@ from tokenizers import Tokenizer
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from bertrelay.blocks import blocks_of
 from bertrelay.checks import iterate_texts
 from bertrelay.data.tables import BLOCK_ROWS
 from bertrelay.errors import RequestError, WorkError
@@ -233,8 +234,7 @@ def measure_usage(rules: Tokenizer, document: TokenizerJson, texts: Iterable[str
 
 def _encode(rules: Tokenizer, texts: Iterable[str]) -> Iterator[tuple[list[str], Ids]]:
     """Yields blocks of texts with the ids of all, end to end, each followed by END_OF_TEXT."""
-    stream = iter(texts)
-    while block := list(islice(stream, BLOCK_ROWS)):
+    for block in blocks_of(texts, BLOCK_ROWS):
         lists = (encoding.ids for encoding in rules.encode_batch_fast(block))
         yield block, np.fromiter(chain.from_iterable((*ids, END_OF_TEXT) for ids in lists), np.int64)
 

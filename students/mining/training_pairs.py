@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bertrelay.blocks import blocks_of
 from bertrelay.cache import Cache
-from bertrelay.data.arrow import number_distinct, open_arrow, select_rows, text_digests, write_arrow
+from bertrelay.data.arrow import mask_of, number_distinct, open_arrow, select_rows, text_digests, write_arrow
 from bertrelay.data.records import Rejects, read
 from bertrelay.data.sentences import clean
 from bertrelay.data.tables import BLOCK_ROWS, Record, Table
@@ -111,7 +111,7 @@ def _pair_blocks(
 ) -> Iterator[dict[str, list[Any]]]:
     """Yields the pairs in blocks, without those with an empty text, which are counted."""
     records = (record for record in read(table, PAIR, cache, rejects) if _is_pair(record, rejects))
-    while block := list(islice(records, BLOCK_ROWS)):
+    for block in blocks_of(records, BLOCK_ROWS):
         usable = [record.values for record in block if all(value.strip() for value in record.values)]
         dropped[EMPTY] += len(block) - len(usable)
         yield {name: [pair[column] for pair in usable] for column, name in enumerate(PAIR)}
@@ -140,8 +140,6 @@ def _keys(texts: pa.ChunkedArray) -> pa.Array:
 
 def _write_candidates(path: Path, texts: pa.ChunkedArray, first: Rows) -> None:
     """Writes the texts at the positions `first`, in their order."""
-    is_first = np.zeros(len(texts), bool)
-    is_first[first] = True
-    blocks = select_rows(pa.table({"text": texts}), is_first, {"text": "text"})
+    blocks = select_rows(pa.table({"text": texts}), mask_of(first, len(texts)), {"text": "text"})
     with atomic_write(path) as building:
         write_jsonl(building, ({"text": text} for block in blocks for text in block["text"].to_pylist()))

@@ -23,6 +23,7 @@ from bertrelay.compute.work import Work, whole_span
 from bertrelay.data.arrow import (
     SENTENCE_SCHEMA,
     Sentences,
+    mask_of,
     number_distinct,
     select_rows,
     text_digests,
@@ -122,8 +123,7 @@ def _write_scores(
     rows, vectors = [], []
     for column in COLUMNS:
         numbers, first = number_distinct(keys[column])
-        is_first = np.zeros(len(pairs), bool)
-        is_first[first] = True
+        is_first = mask_of(first, len(pairs))
         rows.append(numbers)
         vectors.append(encode(column, select_rows(pairs, is_first, {"sentence": column})))
     pair_of, first = number_distinct(pairs["pair"].combine_chunks())

@@ -8,7 +8,7 @@ import json
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,14 @@ from filelock import FileLock, Timeout
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from bertrelay.blocks import blocks_of
 from bertrelay.cache import Cache, cached_folder
 from bertrelay.data.arrow import (
     DIGEST,
     SENTENCE_SCHEMA,
     Mask,
     Sentences,
+    mask_of,
     number_distinct,
     open_arrow,
     select_rows,
@@ -320,7 +322,7 @@ def _listed(counts: dict[str, int]) -> str:
 
 def _pair_blocks(pairs: Iterator[Pair], languages: list[str], seed: int) -> Iterator[dict[str, Any]]:
     """Streams blocks of pairs with their digests, the columns of PAIR_SCHEMA."""
-    while block := list(islice(pairs, BLOCK_ROWS)):
+    for block in blocks_of(pairs, BLOCK_ROWS):
         columns: dict[str, Any] = dict(zip(Pair._fields, zip(*block, strict=True), strict=True))
         keys = ("\n".join((languages[stream], english, other)) for stream, english, other in block)
         columns["target"] = list(map(text_digest, columns["english"]))
@@ -333,7 +335,7 @@ def _distinct_texts(tables: Sequence[Table], cache: Cache | None, rejects: Rejec
     seen: set[bytes] = set()
     for table in tables:
         records = sentence_records(table, cache, rejects)
-        while block := list(islice(records, BLOCK_ROWS)):
+        for block in blocks_of(records, BLOCK_ROWS):
             rejects.used(len(block))
             texts = filter(None, (clean(record.values[0]) for record in block))
             new = {digest: text for text in texts if (digest := text_digest(text)) not in seen}
@@ -349,8 +351,7 @@ def _read_held_out(path: Path) -> dict[str, Translations]:
 def _write_items(folder: Path, pairs: pa.Table, train: Mask, retained: int) -> int:
     """Writes the training items, the last of them retained texts, and returns how many of them are English."""
     targets, first = number_distinct(pairs["target"].filter(pa.array(train)).combine_chunks())
-    is_first = np.zeros(len(train), bool)
-    is_first[np.flatnonzero(train)[first]] = True
+    is_first = mask_of(np.flatnonzero(train)[first], len(train))
     write_arrow(folder / "english.arrow", SENTENCE_SCHEMA, select_rows(pairs, is_first, {"sentence": "english"}))
     write_arrow(folder / "translations.arrow", SENTENCE_SCHEMA, select_rows(pairs, train, {"sentence": "other"}))
     weights = np.bincount(targets, minlength=len(first)).astype(np.int32)

@@ -16,8 +16,8 @@ import regex
 from bertrelay.errors import RequestError
 from bertrelay.languages import likely_scripts
 from bertrelay.progress import log
+from students.parallel.settings import ENGLISH
 
-ENGLISH = "en"
 FIRST_TEXTS, STRIDE = 2_000, 64
 """The first texts are all checked, then one in 64."""
 FEWEST = 20

@@ -161,13 +161,13 @@ class Approximate:
         return rescored_neighbours(self.structure, self.distinct, queries, top_k, candidates)
 
 
-def recall(find: Find, vectors: AnyVectors, top_k: int = 10) -> NDArray[np.float64]:
-    """Computes the fraction of the exact `top_k` nearest that `find` finds, for up to a thousand of the `vectors`.
+def recall(find: Find, vectors: AnyVectors) -> NDArray[np.float64]:
+    """Computes the fraction of the exact ten nearest that `find` finds, for up to a thousand of the `vectors`.
 
-    A vector is no neighbour of itself, and one as near as the k-th counts, whichever of equals it is. Empty where
+    A vector is no neighbour of itself, and one as near as the tenth counts, whichever of equals it is. Empty where
     there is only one vector. vectors: distinct ones, or queries that repeat hide what the others do not find.
     """
-    top_k = min(top_k, len(vectors) - 1)
+    top_k = min(10, len(vectors) - 1)
     query_rows = np.unique(np.linspace(0, len(vectors) - 1, min(len(vectors), RECALL_QUERIES)).astype(np.int64))
     if top_k == 0:
         return np.empty(0)

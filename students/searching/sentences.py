@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from bertrelay.blocks import blocks_of
 from bertrelay.cache import Cache
 from bertrelay.data.arrow import open_arrow, write_arrow
 from bertrelay.data.records import Rejects, rows
@@ -35,7 +35,7 @@ def write_sentences(
 
     def blocks() -> Iterator[dict[str, list[Any]]]:
         nonlocal seen
-        while block := list(islice(records, BLOCK_ROWS)):
+        for block in blocks_of(records, BLOCK_ROWS):
             seen += len(block)
             if rejects is not None:
                 rejects.used(len(block))
