@@ -37,13 +37,11 @@ NETWORKS = [
     ("bert", {"pooling": ["mean"], "projection": 8, "normalize": True}),
     ("xlm-roberta", {"pooling": ["cls"]}),
     ("mpnet", {"pooling": ["max"], "normalize": True}),
-    ("distilbert", {"pooling": ["mean"]}),
     (
         "modernbert",
         {"layers": 2, "pooling": ["mean", "cls"], "projection": 8},
     ),  # attends to all tokens, or near ones
 ]
-DISTILBERT = {"dim": 16, "n_heads": 2, "hidden_dim": 32, "n_layers": 1}
 ROUNDING = 1e-5
 
 
@@ -51,7 +49,7 @@ def made(tiny_encoder, kind, layers=1, projection=None, **parts):
     if projection:
         torch.manual_seed(1)
         parts["projection"] = Projection(16 * len(parts["pooling"]), projection)
-    return tiny_encoder(kind, TEXTS * 10, layers, sizes=DISTILBERT if kind == "distilbert" else None, **parts)
+    return tiny_encoder(kind, TEXTS * 10, layers, **parts)
 
 
 def inputs(folder, texts):

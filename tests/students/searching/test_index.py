@@ -13,6 +13,7 @@ from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Table
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import unit
+from bertrelay.inputs import state_of
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.layout import Prompts
 from students.compress.shrink import shrink
@@ -78,7 +79,7 @@ def test_kinds_stand_beside_each_other_and_the_last_one_is_the_default(encoder, 
         open_index(encoder, graph.folder, kind="int8")
     with pytest.raises(RequestError, match="kind: expected auto, exact, hnsw, int8 or binary, found 'flat'"):
         open_index(encoder, graph.folder, kind="flat")
-    before = (graph.folder / "000000.hnsw-32-100.faiss").stat()
+    before = state_of(graph.folder / "000000.hnsw-32-100.faiss")
     exact = build(encoder, corpus, kind="exact")
     assert (exact.manifest.kind, exact.manifest.recall, exact.segments) == ("exact", {}, [])
     assert build(encoder, corpus).manifest.kind == "hnsw"  # nothing was built since
@@ -87,7 +88,7 @@ def test_kinds_stand_beside_each_other_and_the_last_one_is_the_default(encoder, 
     monkeypatch.setattr(building, "build_structure", None)
     again = build(encoder, corpus, kind="hnsw")
     assert (again.manifest.kind, again.manifest.hnsw) == ("hnsw", Hnsw().model_dump())
-    assert (graph.folder / "000000.hnsw-32-100.faiss").stat() == before
+    assert state_of(graph.folder / "000000.hnsw-32-100.faiss") == before
     int8 = ["IndexScalarQuantizer"]
     for kind, classes in (("exact", []), ("hnsw", ["IndexHNSWFlat"]), ("int8", int8), ("auto", int8)):
         index = open_index(encoder, graph.folder, kind=kind)
@@ -295,10 +296,10 @@ def test_an_index_with_the_prompt_of_documents_is_searched_with_that_of_queries(
 def test_the_first_call_builds_beside_the_corpus_and_others_find_the_same_there(encoder, texts, corpus):
     built = search(encoder, corpus, texts[1:3], 2, precision="fp32")
     assert [[hit.line for hit in hits[:1]] for hits in built] == [[2], [3]]
-    before = Path(f"{corpus}.index", "index.json").stat()
+    before = state_of(Path(f"{corpus}.index", "index.json"))
     assert search(encoder, Table(path=str(corpus)), texts[1:3], 2, precision="fp32") == built
     assert search(encoder, None, texts[1:3], 2, index=f"{corpus}.index", precision="fp32") == built
-    assert Path(f"{corpus}.index", "index.json").stat() == before
+    assert state_of(Path(f"{corpus}.index", "index.json")) == before
 
 
 @pytest.mark.parametrize(
