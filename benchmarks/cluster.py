@@ -102,6 +102,7 @@ def cluster(*cores: int) -> Iterator[tuple[str, Callable[[], None]]]:
     from ray.cluster_utils import Cluster
 
     os.environ.pop("OMP_NUM_THREADS", None)  # a worker has as many threads as cores
+    os.environ["RAY_AUTH_MODE"] = "disabled"  # this cluster requires no token, and cannot call a process that does
     nodes = Cluster()
     try:
         added = [nodes.add_node(num_cpus=count, include_dashboard=False) for count in cores]

@@ -85,7 +85,8 @@ def _token_mode() -> Iterator[None]:
     """Makes this process send its Ray token, if it has one, for as long as it is connected.
 
     `ray start` requires the token as soon as its machine has one, but a process that connects to an address sends it
-    only in the mode `token`. A cluster that requires no token ignores it. A mode set in $RAY_AUTH_MODE stays.
+    only in the mode `token`. A cluster that requires none cannot call a process in that mode: there the user sets
+    $RAY_AUTH_MODE to `disabled`. A mode that is set stays.
     """
     before = os.environ.get(TOKEN_MODE)
     config: Any = None
