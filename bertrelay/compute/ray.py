@@ -218,6 +218,8 @@ def _check_versions() -> None:
         try:
             remote = ray.get(on_node.remote(), timeout=NODE_SECONDS)
         except ray.exceptions.RayError as error:
+            if node not in {other["NodeID"] for other in ray.nodes() if other["Alive"]}:
+                continue  # it was lost since, and nothing runs there
             raise RequestError(f"engine: node {nodes[node]} gives no answer ({type(error).__name__})") from error
         _check_same(local, remote, nodes[node])
         _checked_nodes.add(node)

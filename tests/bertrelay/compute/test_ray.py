@@ -332,6 +332,18 @@ class TestWorkers:
         with pytest.raises(RequestError, match=r"expected pyarrow none on every node, found \d+"):
             ray_workers._check_versions()
 
+    def test_a_node_that_is_lost_before_it_answers_is_passed_over(self, monkeypatch):
+        nodes = ray.nodes()
+        lost = {**nodes[0], "NodeID": "1" * len(nodes[0]["NodeID"]), "Alive": True}
+        answers = iter([[*nodes, lost]])
+        monkeypatch.setattr(ray, "nodes", lambda: next(answers, nodes))
+        monkeypatch.setattr(ray_workers, "_checked_nodes", set())
+        ray_workers._check_versions()
+        assert ray_workers._checked_nodes == {node["NodeID"] for node in nodes if node["Alive"]}
+        monkeypatch.setattr(ray, "nodes", lambda: [*nodes, lost])
+        with pytest.raises(RequestError, match="gives no answer"):
+            ray_workers._check_versions()
+
     def test_a_connection_of_the_users_own_is_checked_and_stays(self, monkeypatch):
         from ray._private.services import get_webui_url_from_internal_kv
         from ray.experimental.internal_kv import _internal_kv_put
