@@ -2,12 +2,13 @@
 
 import os
 import stat
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 
+from bertrelay import locks
 from bertrelay.cache import cached_folder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.inputs import note_input, unchanged_inputs
@@ -39,21 +40,26 @@ def test_an_unfinished_folder_is_absent_and_then_emptied_or_resumed(tmp_path, re
     assert sorted(path.name for path in folder.parent.iterdir()) == ["key", "key.lock"]
 
 
-def test_a_second_caller_waits_and_takes_the_folder(tmp_path, capsys):
-    filled = []
+def test_a_second_caller_waits_and_takes_the_folder(tmp_path, monkeypatch):
+    filled, logged, waits = [], [], Event()
 
-    def fill_slowly(building):
+    def log(text):
+        logged.append(text)
+        waits.set()
+
+    def fill_when_another_waits(building):
         filled.append(building)
-        time.sleep(0.2)  # so that the other one comes meanwhile
+        assert waits.wait(60)
         write_rest(building)
 
-    def open_second(_):
-        return (cached_folder(tmp_path / "key", fill_slowly) / "second").read_text()
+    def read(_):
+        return (cached_folder(tmp_path / "key", fill_when_another_waits) / "second").read_text()
 
+    monkeypatch.setattr(locks, "log", log)
     with ThreadPoolExecutor() as pool:
-        assert list(pool.map(open_second, range(2))) == ["2", "2"]
+        assert list(pool.map(read, range(2))) == ["2", "2"]
     assert len(filled) == 1
-    assert capsys.readouterr().err.count("key: waiting for another process") == 1
+    assert len(logged) == 1 and "key: waiting for another process" in logged[0]
 
 
 def test_a_complete_folder_is_read_where_no_lock_can_be_made_and_without_one_the_reason_is_named(tmp_path):
