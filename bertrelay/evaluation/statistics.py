@@ -1,13 +1,13 @@
 """Statistics with their uncertainty: correlations, proportions, and 95 % bootstrap intervals."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
+from bertrelay.blocks import blocks_of
 from bertrelay.stage import Metrics
 
 Floats = NDArray[np.floating]
@@ -106,7 +106,7 @@ def resampled_weights(units: Column, seed: int, resamples: int = RESAMPLES) -> I
     if len(names) < 2:
         return
     draws = _resampled_rows([np.arange(len(names))], seed, resamples)
-    while block := list(islice(draws, max(1, WEIGHTS_AT_ONCE // len(units)))):
+    for block in blocks_of(draws, max(1, WEIGHTS_AT_ONCE // len(units))):
         counts = np.stack([np.bincount(drawn, minlength=len(names)) for drawn in block])
         yield counts[:, numbers].astype(np.float64)
 

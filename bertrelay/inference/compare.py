@@ -2,9 +2,9 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from typing import NamedTuple, Unpack
 
+from bertrelay.blocks import blocks_of
 from bertrelay.checks import check_choice, iterate_pairs, list_texts
 from bertrelay.data.tables import BLOCK_SENTENCES
 from bertrelay.data.vectors import Vectors
@@ -41,7 +41,7 @@ def compare_pairs(
     stream, waiting, done = iterate_pairs(pairs, "compare_pairs"), deque[tuple[list[str], list[str]]](), 0
 
     def texts() -> Iterator[list[str]]:
-        while block := list(islice(stream, BLOCK_SENTENCES // 2)):
+        for block in blocks_of(stream, BLOCK_SENTENCES // 2):
             first, second = [pair[0] for pair in block], [pair[1] for pair in block]
             waiting.append((first, second))
             yield first + second

@@ -7,7 +7,6 @@ lost or counted twice: without overlap the spans of an admission, one after the 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from tokenizers import Encoding
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from bertrelay.blocks import blocks_of
 from bertrelay.data.tokens import pad_rows
 from bertrelay.errors import RequestError
 from bertrelay.model.tokenizer import before_sentences, plain_rules
@@ -83,8 +83,7 @@ class Chunker:
 
     def of_texts(self, texts: Iterable[str]) -> Iterator[Chunks]:
         """The chunks of each text, in the order of the texts, which may be a stream."""
-        stream = iter(texts)
-        while block := list(islice(stream, TEXTS_AT_ONCE)):
+        for block in blocks_of(texts, TEXTS_AT_ONCE):
             encodings = self._rules.encode_batch([self._space + text for text in block], add_special_tokens=False)
             for text, encoding in zip(block, encodings, strict=True):
                 chunks = list(self._chunks(text, encoding))

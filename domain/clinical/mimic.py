@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
+from bertrelay.blocks import blocks_of
 from bertrelay.data.encodings import remedy
 from bertrelay.data.readers import open_input, refuse_damaged, text_lines
 from bertrelay.data.records import Rejects, canonical_id, rows
@@ -202,7 +203,7 @@ def read_blocks(
     table = Table(path=InputFile(file), format="csv", columns=[names.index(column) for column in columns])
     essential = [place for place, name in enumerate(columns) if name not in lenient]
     stream = islice(enumerate(rows(table, []), 2), first_block * BLOCK_ROWS, None)
-    while block := list(islice(stream, BLOCK_ROWS)):
+    for block in blocks_of(stream, BLOCK_ROWS):
         records, faults = [], []
         for number, row in block:
             if isinstance(row, Record) and [str(value).strip().lower() for value in row.values] == list(columns):

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
+from bertrelay.blocks import blocks_of
 from bertrelay.cache import Cache, cached_folder
 from bertrelay.compute.engine import LOCAL_ENGINE, Engine
 from bertrelay.compute.work import Compute, Executor, Work
@@ -77,8 +78,8 @@ def _start(rules: Tokenizer) -> Compute[list[GroupedText], pa.RecordBatch]:
     space = before_sentences(rules)
 
     def tokenize(sentences: list[str]) -> Iterator[list[int]]:
-        for start in range(0, len(sentences), BATCH):
-            texts = [space + sentence for sentence in sentences[start : start + BATCH]]
+        for block in blocks_of(sentences, BATCH):
+            texts = [space + sentence for sentence in block]
             yield from (row.ids for row in rules.encode_batch_fast(texts, add_special_tokens=False))
 
     def batches(spans: Iterable[list[GroupedText]], bar: Bar) -> Iterator[pa.RecordBatch]:

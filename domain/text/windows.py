@@ -4,13 +4,13 @@ Sequences (a sentence's subwords, an article's words) lie end to end in one arra
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertrelay.blocks import blocks_of
 from bertrelay.checks import check_count
 from bertrelay.inference.batches import fill_batch, sorted_batches
 from bertrelay.model.heads import HeadNetwork
@@ -113,7 +113,7 @@ def window_outputs(
 def in_batches(items: Iterator[Item], batch_size: int | None) -> Iterator[Iterable[Item]]:
     """So many `items` at a time; all of them, as a stream, for None. Raises RequestError for fewer than one."""
     check_count("batch_size", batch_size)
-    return iter([items]) if batch_size is None else iter(lambda: list(islice(items, batch_size)), [])
+    return iter([items]) if batch_size is None else blocks_of(items, batch_size)
 
 
 def blocks(items: Iterable[Item], size: Callable[[Item], int], limit: int) -> Iterator[list[Item]]:

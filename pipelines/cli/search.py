@@ -4,13 +4,14 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 
 import typer
 from pydantic import Field, model_validator
 
+from bertrelay.blocks import blocks_of
 from bertrelay.compute.engine import Engine
 from bertrelay.data.shards import work_beside
 from bertrelay.data.tables import Table
@@ -190,7 +191,7 @@ def _answers(find: "Callable[..., list[list[Hit]]]", query: list[str], queries: 
     """The answers to `--query`, then to the sentences of `--queries`, some thousand at a time."""
     of_file: Iterable[tuple[str, int | None]] = () if queries is None else _sentences(queries)
     texts = chain(((text, None) for text in query), of_file)
-    while block := list(islice(texts, QUERIES_AT_ONCE)):
+    for block in blocks_of(texts, QUERIES_AT_ONCE):
 
         def name_query(row: int, block: list[tuple[str, int | None]] = block) -> str:
             line = block[row][1]

@@ -6,10 +6,11 @@ Each file is read as a stream; of a sentence or a document only a hash is kept, 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, islice
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bertrelay.blocks import blocks_of
 from bertrelay.data.sanity import MAX_LEAKED, MAX_SWAPPED, MIN_RECORDS
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
@@ -149,8 +150,7 @@ def _survey(
     path: Path, format_name: FormatName | None, splitter: "WordSplitter | None", columns: Columns
 ) -> EntitySurvey:
     found = EntitySurvey()
-    sentences = _sentences(path, format_name, columns, found)
-    while block := list(islice(sentences, AT_ONCE)):
+    for block in blocks_of(_sentences(path, format_name, columns, found), AT_ONCE):
         found.words += map(len, block)
         found.sentence_keys.update(hash(tuple(tokens)) for tokens in block)
         if splitter is not None:

@@ -7,10 +7,11 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, compress, islice
+from itertools import combinations, compress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from bertrelay.blocks import blocks_of
 from bertrelay.data.sanity import MAX_LEAKED, MAX_SWAPPED, MIN_RECORDS
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
@@ -190,8 +191,7 @@ def _survey(path: Path, format_name: QuestionFormat | None, training: ModelTrain
             else:
                 survey.left_out[item.reason] += 1
 
-    items = questions()
-    while block := list(islice(items, AT_ONCE)):
+    for block in blocks_of(questions(), AT_ONCE):
         has_new_context = [survey.add(question) for question in block]
         if training is not None:
             survey.measure(block, has_new_context, training)

@@ -17,6 +17,7 @@ from tokenizers import Encoding
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
+from bertrelay.blocks import blocks_of
 from bertrelay.errors import RequestError
 from bertrelay.model.tokenizer import before_sentences, plain_rules
 from bertrelay.progress import log
@@ -145,8 +146,7 @@ class PairSplitter:
     def _texts(self, texts: Sequence[str]) -> Texts:
         """The subwords of texts, some cut at once: an encoding takes much more memory than what is kept of it."""
         ids, spans, edges = [np.zeros(0, np.int64)], [np.zeros((0, 2), np.int64)], [np.zeros((0, 2), bool)]
-        for start in range(0, len(texts), CUT_AT_ONCE):
-            block = texts[start : start + CUT_AT_ONCE]
+        for block in blocks_of(texts, CUT_AT_ONCE):
             marked = [self._before_text + text for text in block]
             cut = self._rules.encode_batch(marked, add_special_tokens=False)
             for text, encoding in zip(block, cut, strict=True):
