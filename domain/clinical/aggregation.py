@@ -1,4 +1,4 @@
-"""The probabilities of an admission's chunks to one, P.
+"""Aggregates the probabilities of an admission's chunks to its own, P.
 
 For an admission with n chunks, Huang, Altosaar & Ranganath (2019, equation 4) put
 
@@ -17,7 +17,6 @@ from domain.clinical.settings import PAPERS_C, AggregationName, OutcomeModelSett
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.integer]
-
 
 CHOICES_OF_C = (PAPERS_C, 1.0, 4.0, 0.5, 8.0, 0.25, 16.0, 32.0)
 """The paper's first: it stays where no other is better."""

@@ -32,7 +32,7 @@ OutcomeName = Literal["readmission", "mortality", "length-of-stay", "diagnoses"]
 
 @dataclass(frozen=True)
 class PatientOutcome:
-    """What becomes of a patient.
+    """A clinical outcome, as it is predicted from the notes of a stay.
 
     description: what its probabilities are of, for readers; of readmissions with `{days}`.
     kind: decides the metrics. Binary, one label that is true or not: AUROC, AUPRC, recall at a precision, calibration.
