@@ -17,7 +17,7 @@ from teachers.evaluation.encoders import encoder_at
 from teachers.evaluation.sts import read_sts
 from teachers.sbert_paper.official import OfficialFiles
 from teachers.sbert_paper.settings import AblationSettings
-from teachers.sbert_paper.sts_sets import SCALES
+from teachers.sbert_paper.sts_sets import SCALES, stsb_files
 from teachers.sbert_paper.training import train_once
 from teachers.settings import StsTable, TrainSettings
 
@@ -52,8 +52,10 @@ def run(settings: AblationSettings, context: StageContext) -> Metrics:
 
 def _trainings(files: OfficialFiles, settings: AblationSettings) -> Iterator[tuple[str, TrainSettings]]:
     """Yields each cell of the tables, named table/row/column, with its training."""
-    columns: list[str | int] = ["sentence_A", "sentence_B", "entailment_judgment"]
-    nli = settings.nli or [Table(path=_find(files, "SICK_train.txt"), format="tsv", columns=columns)]
+    nli = settings.nli
+    if not nli:
+        path = _find(files, "SICK_train.txt").resolve()
+        nli = [Table(path=InputFile(path), format="tsv", columns=["sentence_A", "sentence_B", "entailment_judgment"])]
     sts: list[Table] = [_stsb(files, "train")]
     shared = common_values(settings, TrainSettings)
     for pooling in settings.poolings:
@@ -67,14 +69,13 @@ def _trainings(files: OfficialFiles, settings: AblationSettings) -> Iterator[tup
 
 def _stsb(files: OfficialFiles, part: str) -> StsTable:
     """Finds a part of the STS benchmark, in the official file or that of stsb-multi-mt."""
-    path = _find(files, f"sts-{part}.csv", f"stsb-en-{part}.csv")
-    if Path(path).name.startswith("stsb-en"):
-        return StsTable(path=path, format="csv", header=False, columns=[0, 1, 2])
-    return StsTable(path=path, format="tsv", header=False, columns=[5, 6, 4])
+    formats = stsb_files(part)
+    path = _find(files, *formats)
+    return StsTable(path=InputFile(path.resolve()), **formats[path.name.removesuffix(".gz")])
 
 
-def _find(files: OfficialFiles, *names: str) -> InputFile:
+def _find(files: OfficialFiles, *names: str) -> Path:
     path = files.find(*names)
     if path is None:
         raise RequestError(f"data: expected {' or '.join(names)}, found none below {files.data}")
-    return InputFile(path.resolve())
+    return path

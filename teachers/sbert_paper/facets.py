@@ -4,7 +4,6 @@ Scored without training by a protocol; in folds of training and test by the stag
 """
 
 import csv
-import json
 from io import StringIO
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.data.tables import Table
+from bertrelay.data.writing import json_line
 from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.encode import Encode
@@ -21,7 +21,7 @@ from bertrelay.progress import log
 from bertrelay.settings import InputFile, common_values
 from bertrelay.stage import Metrics, StageContext
 from teachers import train
-from teachers.data import number
+from teachers.data import SCORED_PAIRS, number
 from teachers.evaluation.encoders import encoder_at
 from teachers.evaluation.sts import ScoredPart, StsPairs
 from teachers.pairs import train as pair_training
@@ -170,7 +170,7 @@ def _test_fold(
 
 def _write_pairs(pairs: StsPairs, path: Path) -> Table:
     """Writes the pairs to `path`; returns them as a table."""
-    records = [dict(zip(("sentence1", "sentence2", "score"), row, strict=True)) for row in pairs.rows()]
+    records = (dict(zip(SCORED_PAIRS.columns, row, strict=True)) for row in pairs.rows())
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, "".join(f"{json.dumps(record)}\n" for record in records))
+    write_text(path, "".join(map(json_line, records)))
     return Table(path=InputFile(path.resolve()))

@@ -46,11 +46,17 @@ YEARS = {
 MAIN = ("spearman_cosine", "spearman_score")
 """Correlations that papers report: of vectors, and of networks that read two sentences at once."""
 
+
+def stsb_files(part: str) -> dict[str, dict[str, Any]]:
+    """Maps the names of the file of a part of the STS benchmark, official and stsb-multi-mt's, to table settings."""
+    return {
+        f"sts-{part}.csv": {"format": "tsv", "header": False, "columns": [5, 6, 4]},
+        f"stsb-en-{part}.csv": {"format": "csv", "header": False, "columns": [0, 1, 2]},
+    }
+
+
 SINGLE: dict[str, dict[str, dict[str, Any]]] = {
-    "STSb": {
-        "sts-test.csv": {"format": "tsv", "header": False, "columns": [5, 6, 4]},
-        "stsb-en-test.csv": {"format": "csv", "header": False, "columns": [0, 1, 2]},  # as stsb-multi-mt has it
-    },
+    "STSb": stsb_files("test"),
     "SICK-R": {
         "SICK_test_annotated.txt": {"format": "tsv", "columns": ["sentence_A", "sentence_B", "relatedness_score"]},
     },

@@ -22,6 +22,7 @@ SETTINGS = {
     "precision": "fp32",
     "log_every": 5,
 }
+QUICK = {"base": NEW, "batch_items": 16, "learning_rate": 5e-3, "precision": "fp32"}
 
 
 def sentence(animal, generator):
@@ -69,6 +70,15 @@ def context_in(folder):
 def log_lines(context, key):
     log = (context.output / "metrics.jsonl").read_text().splitlines()
     return [line for line in map(json.loads, log) if key in line]
+
+
+def scored_pairs(count, seed):
+    """Pairs of sentences with a score from 0 to 5, as near as their animals are in the list."""
+    generator = np.random.default_rng(seed)
+    return [
+        (sentence(ANIMALS[a], generator), sentence(ANIMALS[b], generator), 5.0 - abs(a - b))
+        for a, b in generator.integers(6, size=(count, 2)).tolist()
+    ]
 
 
 def write_scored(path, count, seed):

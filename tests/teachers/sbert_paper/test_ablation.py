@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
+from toy_language import QUICK, scored_pairs
 
 from bertrelay.errors import RequestError
 from bertrelay.evaluation import statistics
@@ -11,27 +12,12 @@ from teachers import train
 from teachers.sbert_paper import ablation
 from teachers.sbert_paper.settings import AblationSettings
 
-ANIMALS = ["dog", "cat", "bird", "fish", "horse", "mouse"]
-VERBS = ["runs", "sleeps", "eats", "waits"]
-NEW = {"layers": 1, "dim": 16, "heads": 2, "vocabulary": 100, "max_tokens": 16, "dropout": 0.0}
-QUICK = {"base": NEW, "batch_items": 16, "learning_rate": 5e-3, "precision": "fp32"}
-
-
-def sentences(count, seed):
-    """Pairs of animals, as near as they stand in the list, from 0 to 5."""
-    drawn = np.random.default_rng(seed)
-    pairs = [(int(drawn.integers(6)), int(drawn.integers(6))) for _ in range(count)]
-    return [
-        (f"the {ANIMALS[a]} {drawn.choice(VERBS)}", f"the {ANIMALS[b]} {drawn.choice(VERBS)}", 5.0 - abs(a - b))
-        for a, b in pairs
-    ]
-
 
 def write_ablation(data):
     for part, seed in (("train", 1), ("dev", 2), ("test", 4)):
-        rows = [("g", "f", "y", "1", str(score), first, second) for first, second, score in sentences(64, seed)]
+        rows = [("g", "f", "y", "1", str(score), first, second) for first, second, score in scored_pairs(64, seed)]
         (data / f"sts-{part}.csv").write_text("".join("\t".join(row) + "\n" for row in rows))
-    labels = [(first, second, "NEAR" if score > 3 else "FAR") for first, second, score in sentences(64, 3)]
+    labels = [(first, second, "NEAR" if score > 3 else "FAR") for first, second, score in scored_pairs(64, 3)]
     head = ("sentence_A", "sentence_B", "entailment_judgment")
     (data / "SICK_train.txt").write_text("".join("\t".join(row) + "\n" for row in (head, *labels)))
 
@@ -58,7 +44,7 @@ def test_both_tables_are_filled_and_a_cell_of_both_is_trained_once(context, tmp_
     assert metrics["ablation/pooling/mean/NLI"] == metrics["ablation/concatenation/u, v, |u-v|/NLI"]
 
     model = SentenceEncoder.load(context.work / "cosine-mean-u-v-difference" / "model")
-    tested = sentences(64, 2)
+    tested = scored_pairs(64, 2)
     u, v = (model.encode([row[column] for row in tested], precision="fp32") for column in (0, 1))
     cosines = (u * v).sum(1) / np.linalg.norm(u, axis=1) / np.linalg.norm(v, axis=1)
     expected = spearmanr(cosines, [score for *_, score in tested]).statistic
@@ -69,6 +55,12 @@ def test_both_tables_are_filled_and_a_cell_of_both_is_trained_once(context, tmp_
     assert ablation.run(settings, context) == metrics  # as after a kill: no training is repeated
     assert ablation.run(settings.model_copy(update={"part": "test"}), context) != metrics
     assert trained == []
+
+    rows = [line.split("\t") for line in (tmp_path / "sts-dev.csv").read_text().splitlines()]
+    (tmp_path / "blob").write_text("".join(f"{first},{second},{score}\n" for *_, score, first, second in rows))
+    (tmp_path / "sts-dev.csv").unlink()
+    (tmp_path / "stsb-en-dev.csv").symlink_to(tmp_path / "blob")  # as in a folder of the hub's cache
+    assert ablation.run(settings, context) == metrics
 
 
 def test_missing_files_and_other_scores_are_refused_before_any_training(context, tmp_path):

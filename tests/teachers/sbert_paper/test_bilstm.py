@@ -8,14 +8,8 @@ import torch
 
 from bertrelay.errors import RequestError
 from teachers.sbert_paper.bilstm import BiLstmEncoder, run
-from teachers.sbert_paper.encoders import at_once, fit_of
-from teachers.sbert_paper.settings import BiLstmSettings, ProtocolSettings
+from teachers.sbert_paper.settings import BiLstmSettings
 from teachers.sbert_paper.word_vectors import WordVectors
-
-
-def encode_of(**source):
-    return at_once(fit_of(ProtocolSettings.model_validate({"protocols": ["sts"], "data": ".", **source})))
-
 
 WORDS = ["the", "dog", "cat", "bird", "runs", "sleeps", "sings", "."]
 WORD_VECTORS = np.random.default_rng(0).normal(size=(len(WORDS), 5)).astype(np.float32)
@@ -54,7 +48,7 @@ def test_it_loads_after_saving_with_equal_vectors_and_other_weights_are_refused(
         BiLstmEncoder.load(tmp_path / "model")
 
 
-def test_it_learns_labelled_pairs_and_leaves_the_word_vectors(context, tmp_path):
+def test_it_learns_labelled_pairs_and_leaves_the_word_vectors(context, tmp_path, encode_of):
     lines = [" ".join([word, *map(str, vector)]) for word, vector in zip(WORDS, WORD_VECTORS, strict=True)]
     (tmp_path / "glove.txt").write_text("".join(f"{line}\n" for line in lines))
     drawn = np.random.default_rng(3)

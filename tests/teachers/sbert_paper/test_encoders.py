@@ -6,13 +6,8 @@ import pytest
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.evaluation.encode import finite
 from teachers.pairs.model import start_cross_encoder
-from teachers.sbert_paper.encoders import at_once, fit_of, tfidf
+from teachers.sbert_paper.encoders import tfidf
 from teachers.sbert_paper.poly_encoder import PolyEncoder
-from teachers.sbert_paper.settings import ProtocolSettings
-
-
-def encode_of(**source):
-    return at_once(fit_of(ProtocolSettings.model_validate({"protocols": ["sts"], "data": ".", **source})))
 
 
 def test_tf_idf_by_hand():
@@ -23,7 +18,7 @@ def test_tf_idf_by_hand():
     np.testing.assert_allclose(vectors, expected, rtol=1e-6)
 
 
-def test_another_pooling_is_that_of_the_same_network(tmp_path, tiny_encoder):
+def test_another_pooling_is_that_of_the_same_network(tmp_path, tiny_encoder, encode_of):
     sentences = ["A dog runs.", "Two cats sleep.", "A bird."]
     tiny_encoder("bert", sentences).save(tmp_path / "model")
     expected = tiny_encoder("bert", sentences, pooling=["cls"]).encode(sentences, precision="fp32")
@@ -31,7 +26,7 @@ def test_another_pooling_is_that_of_the_same_network(tmp_path, tiny_encoder):
     np.testing.assert_allclose(encode(sentences), expected, rtol=1e-5)
 
 
-def test_a_network_that_scores_pairs_is_no_sentence_encoder(tmp_path, tiny_encoder):
+def test_a_network_that_scores_pairs_is_no_sentence_encoder(tmp_path, tiny_encoder, encode_of):
     encoder = tiny_encoder("bert", ["A dog runs."])
     encoder.save(tmp_path / "base")
     PolyEncoder(encoder, codes=2).save(tmp_path / "poly")

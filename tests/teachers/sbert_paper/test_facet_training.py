@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import pearsonr, spearmanr
+from toy_language import QUICK, scored_pairs
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from bertrelay.errors import RequestError
@@ -15,26 +16,11 @@ from teachers.sbert_paper import facets as facet_training
 from teachers.sbert_paper.facets import TOPICS
 from teachers.sbert_paper.settings import FacetSettings
 
-ANIMALS = ["dog", "cat", "bird", "fish", "horse", "mouse"]
-VERBS = ["runs", "sleeps", "eats", "waits"]
-NEW = {"layers": 1, "dim": 16, "heads": 2, "vocabulary": 100, "max_tokens": 16, "dropout": 0.0}
-QUICK = {"base": NEW, "batch_items": 16, "learning_rate": 5e-3, "precision": "fp32"}
-
-
-def sentences(count, seed):
-    """Pairs of animals, as near as they stand in the list, from 0 to 5."""
-    drawn = np.random.default_rng(seed)
-    pairs = [(int(drawn.integers(6)), int(drawn.integers(6))) for _ in range(count)]
-    return [
-        (f"the {ANIMALS[a]} {drawn.choice(VERBS)}", f"the {ANIMALS[b]} {drawn.choice(VERBS)}", 5.0 - abs(a - b))
-        for a, b in pairs
-    ]
-
 
 def write_topics(data, pairs):
     by_topic = {}
     for seed, (topic, file) in enumerate(TOPICS.items()):
-        by_topic[topic] = sentences(pairs, seed)
+        by_topic[topic] = scored_pairs(pairs, seed)
         with (data / file).open("w", newline="") as written:
             csv.writer(written).writerows(
                 [["score", *"abcdefgh", "x", "y"], *([score, *"abcdefgh", u, v] for u, v, score in by_topic[topic])]

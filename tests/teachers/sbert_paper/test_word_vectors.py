@@ -6,14 +6,7 @@ import numpy as np
 import pytest
 
 from bertrelay.errors import RequestError
-from teachers.sbert_paper.encoders import at_once, fit_of
-from teachers.sbert_paper.settings import ProtocolSettings
 from teachers.sbert_paper.word_vectors import WordVectors
-
-
-def encode_of(**source):
-    return at_once(fit_of(ProtocolSettings.model_validate({"protocols": ["sts"], "data": ".", **source})))
-
 
 VECTORS = {
     "the": [1, 0, 2],
@@ -33,7 +26,7 @@ def write_vectors(path, first=""):
 
 
 @pytest.mark.parametrize(("name", "first"), [("glove.txt", ""), ("glove.txt.gz", ""), ("word2vec.txt", "6 3")])
-def test_a_sentence_is_the_mean_of_its_words(tmp_path, name, first):
+def test_a_sentence_is_the_mean_of_its_words(tmp_path, name, first, encode_of):
     encode = encode_of(glove=str(write_vectors(tmp_path / name, first)))
     vectors = encode(["The dog runs.", "Dog zebra", "I can't.", "zebra"])
     means = [np.mean([VECTORS[word] for word in ("the", "dog", "runs", ".")], axis=0)]
