@@ -168,7 +168,7 @@ def recall(find: Find, vectors: AnyVectors) -> NDArray[np.float64]:
     there is only one vector. vectors: distinct ones, or queries that repeat hide what the others do not find.
     """
     top_k = min(10, len(vectors) - 1)
-    query_rows = np.unique(np.linspace(0, len(vectors) - 1, min(len(vectors), RECALL_QUERIES)).astype(np.int64))
+    query_rows = _even_rows(len(vectors), RECALL_QUERIES)
     if top_k == 0:
         return np.empty(0)
     queries = vectors[query_rows]
@@ -200,13 +200,8 @@ def build_codes(vectors: AnyVectors, stored: Codes) -> Any:
         codes = faiss.IndexBinaryFlat(8 * stored_columns(dim, stored))
     else:
         codes = faiss.IndexScalarQuantizer(dim, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
-        sample = np.unique(np.linspace(0, len(vectors) - 1, min(len(vectors), RANGE_SAMPLE)).astype(np.int64))
-        codes.train(np.ascontiguousarray(vectors[sample]))
-    with progress(stored, len(vectors), "vectors") as bar:
-        for start in range(0, len(vectors), GRAPH_BLOCK):
-            block = vectors[start : start + GRAPH_BLOCK]
-            codes.add(quantized(block, "binary") if stored == "binary" else block)
-            bar.advance(len(block))
+        codes.train(np.ascontiguousarray(vectors[_even_rows(len(vectors), RANGE_SAMPLE)]))
+    _add_blocks(codes, vectors, stored)
     return codes
 
 
@@ -220,12 +215,23 @@ def build_hnsw(vectors: AnyVectors, hnsw: Hnsw) -> Any:
     faiss = load_faiss()
     graph = faiss.IndexHNSWFlat(vectors.shape[1], hnsw.links, faiss.METRIC_INNER_PRODUCT)
     graph.hnsw.efConstruction = hnsw.ef_construction
-    with progress("graph", len(vectors), "vectors") as bar:
+    _add_blocks(graph, vectors, "graph")
+    return graph
+
+
+def _add_blocks(index: Any, vectors: AnyVectors, name: str) -> None:
+    """Adds `vectors` (n, dim) to a FAISS index block by block; a binary one gets their signs."""
+    is_binary = isinstance(index, load_faiss().IndexBinary)
+    with progress(name, len(vectors), "vectors") as bar:
         for start in range(0, len(vectors), GRAPH_BLOCK):
             block = vectors[start : start + GRAPH_BLOCK]
-            graph.add(block)
+            index.add(quantized(block, "binary") if is_binary else block)
             bar.advance(len(block))
-    return graph
+
+
+def _even_rows(count: int, most: int) -> Rows:
+    """Selects at most `most` of `count` rows, at even distances, the first and the last among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64))
 
 
 def write_index(index: Any, path: Path) -> None:

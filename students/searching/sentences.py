@@ -75,18 +75,19 @@ def write_columns(
     records = rows(table.model_copy(update={"columns": [*columns]}), (), cache)
     names = list(map(str, columns))
 
-    def blocks() -> Iterator[dict[str, list[str]]]:
-        for first in range(0, len(lines), BLOCK_ROWS):
-            block: list[Sequence[Any]] = []
-            for line in lines[first : first + BLOCK_ROWS]:
-                row = next((row for row in records if row.line >= line), None)
-                if row is None or row.line != line:
-                    raise RequestError(f"{table.name}: expected a record at line {line:,}, found none; did it change?")
-                block.append(row.values if isinstance(row, Record) else [None] * len(names))
-            yield {name: [_as_json(row[column]) for row in block] for column, name in enumerate(names)}
+    def values() -> Iterator[Sequence[Any]]:
+        for line in lines:
+            row = next((row for row in records if row.line >= line), None)
+            if row is None or row.line != line:
+                raise RequestError(f"{table.name}: expected a record at line {line:,}, found none; did it change?")
+            yield row.values if isinstance(row, Record) else [None] * len(names)
 
+    blocks = (
+        {name: [_as_json(row[column]) for row in block] for column, name in enumerate(names)}
+        for block in blocks_of(values(), BLOCK_ROWS)
+    )
     with atomic_write(path) as building:
-        write_arrow(building, pa.schema(dict.fromkeys(names, pa.string())), blocks())
+        write_arrow(building, pa.schema(dict.fromkeys(names, pa.string())), blocks)
 
 
 def _as_json(value: Any) -> str:
