@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from bertrelay.files import publish_folder, write_error
 from bertrelay.locks import locked_output
 from bertrelay.privacy import close_if_sensitive
@@ -40,6 +42,19 @@ def cached_folder(folder: Path, fill: Callable[[Path], None], resume: bool = Fal
                 _fill(folder, fill, resume)
     close_if_sensitive(folder)
     return folder
+
+
+def remove_abandoned(parent: Path) -> None:
+    """Removes the unfinished folders in `parent` that killed calls of `cached_folder` left.
+
+    For folders that no call resumes: under other names than those of later calls, they would stay for ever.
+    """
+    for building in parent.glob("*.partial"):
+        try:
+            with FileLock(building.with_suffix(".lock"), blocking=False):
+                shutil.rmtree(building, ignore_errors=True)
+        except Timeout:  # another process is writing it
+            continue
 
 
 def _fill(folder: Path, fill: Callable[[Path], None], resume: bool) -> None:

@@ -86,6 +86,13 @@ def write_block(path: Path, vectors: NDArray[np.generic]) -> None:
     write_npy(path, [vectors], rows, dim, vectors.dtype)
 
 
+def write_array(path: Path, array: NDArray[np.generic]) -> None:
+    """Writes a `.npy` file. `np.save` would hide a full disk behind another error."""
+    with path.open("wb") as file:
+        npy.write_array_header_1_0(file, npy.header_data_from_array_1_0(array))
+        file.write(array.data)
+
+
 def write_vectors(
     output: Path,
     blocks: Iterable[NDArray[np.generic]],

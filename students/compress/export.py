@@ -13,7 +13,7 @@ from bertrelay.model.files import GRAPHS, GraphBackend
 from bertrelay.model.settings import GraphPrecision, Opset
 from bertrelay.stage import Metrics, StageContext
 from students.compress.settings import ExportSettings
-from students.compress.shrink import speeds
+from students.compress.sizes import speeds
 from students.evaluate.stage import EvaluationSets
 from students.evaluate.translation import read_variance, save_variance
 from students.parallel.general_sentences import general_sentences

@@ -45,14 +45,13 @@ def keep_layers(encoder: SentenceEncoder, count: int, texts: Iterable[str], prec
     four; then without 3 it is 0.70, the highest of three. Layers 0 and 2 remain.
     """
     path = layer_stack(encoder.backbone, "layers")
-    parent, _, name = path.rpartition(".")
     stack = cast(nn.ModuleList, encoder.backbone.get_submodule(path))
     if count > len(stack):
         raise RequestError(f"layers: expected at most the {len(stack)} of the base, found {count}")
     config, kinds = encoder.backbone.config, getattr(encoder.backbone.config, "layer_types", None)
 
     def use_layers(indices: Sequence[int]) -> None:
-        setattr(encoder.backbone.get_submodule(parent), name, nn.ModuleList([stack[index] for index in indices]))
+        encoder.backbone.set_submodule(path, nn.ModuleList([stack[index] for index in indices]))
         config.num_hidden_layers = len(indices)
         if kinds:  # a layer attends as it did, to all tokens or to near ones
             config.layer_types = [kinds[index] for index in indices]
@@ -112,9 +111,9 @@ def keep_neurons(encoder: SentenceEncoder, count: int, texts: Iterable[str]) -> 
         raise RequestError("intermediate_size: expected text to choose neurons by, found none")
     with_maps = [layer for layer in layers if layer is not None]
     measured = [_Activations(neurons) for _ in with_maps]
-    with ExitStack() as hooked:
+    with ExitStack() as hooks:
         for layer, activations in zip(with_maps, measured, strict=True):
-            hooked.enter_context(layer.down.register_forward_pre_hook(activations))
+            hooks.enter_context(layer.down.register_forward_pre_hook(activations))
         finite(partial(encoder.encode, precision="fp32", batch_size=1))(sentences)  # one by one, without padding
     for layer, activations in zip(with_maps, measured, strict=True):
         layer.keep(count, activations.mean, activations.variance)

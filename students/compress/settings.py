@@ -36,19 +36,19 @@ class CorpusTable(Table):
         return [self.language] if self.language else []
 
 
+def _kind_of_corpus(value: Any) -> str:
+    keys = set(value if isinstance(value, dict) else getattr(type(value), "model_fields", ()))
+    of_pairs = (("languages", "translations"), ("others", "columns"), ("english", "files"), ("other", "files"))
+    return next((kind for key, kind in of_pairs if key in keys), "text")
+
+
 CorpusSource = Annotated[
     Annotated[CorpusTable, Tag("text")]
     | Annotated[AlignedFiles, AfterValidator(without_limit), Tag("files")]
     | Annotated[TranslationColumns, AfterValidator(without_limit), Tag("columns")]
     | Annotated[TranslationFiles, AfterValidator(without_limit), Tag("translations")],
-    Discriminator(lambda value: _kind_of_corpus(value)),
+    Discriminator(_kind_of_corpus),
 ]
-
-
-def _kind_of_corpus(value: Any) -> str:
-    keys = set(value if isinstance(value, dict) else getattr(type(value), "model_fields", ()))
-    of_pairs = (("languages", "translations"), ("others", "columns"), ("english", "files"), ("other", "files"))
-    return next((kind for key, kind in of_pairs if key in keys), "text")
 
 
 COVERAGE = 0.999

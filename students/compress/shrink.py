@@ -1,13 +1,11 @@
 """The stage `students.shrink`: a smaller model, with its size, speed and scores beside the larger one's."""
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -26,34 +24,18 @@ from students.compress.coverage import LanguageSubwords, sample_texts, subwords_
 from students.compress.dimensions import Axes, cosines_to_original, principal_axes, projection_onto
 from students.compress.pruning import keep_layers, keep_neurons
 from students.compress.settings import COVERAGE, CorpusTable, ShrinkSettings
+from students.compress.sizes import before_and_after, counts, speeds
 from students.compress.vocabulary import check_can_be_read_again, trim_vocabulary
 from students.evaluate.stage import EvaluationSets
-from students.evaluate.translation import before_and_after, counts, read_variance, save_variance
+from students.evaluate.translation import read_variance, save_variance
 from students.parallel.language_check import LanguageCheck
 from students.parallel.pairs import PairCounts, read_pairs
 from students.parallel.settings import ENGLISH
 from students.teacher import resolve_prompt
 
-ROUNDS = 5
-TIMED_SENTENCES = 512
 SAMPLE = 2048  # sentences; with four times as many the axes give the same STS scores to ± 0.001
 TEXTS_AT_ONCE = 8192
 TEXTS = pa.schema({"language": pa.string(), "text": pa.string()})
-
-
-def speeds(encoders: Sequence[SentenceEncoder], sentences: Sequence[str], precision: str) -> list[float]:
-    """Measures the sentences per second of each encoder, on the first few hundred: the median of several rounds.
-
-    The encoders take turns, so that other work of the machine slows all of them.
-    """
-    sentences, seconds = sentences[:TIMED_SENTENCES], np.empty((ROUNDS, len(encoders)))
-    for taken in seconds:
-        for number, encoder in enumerate(encoders):
-            started = time.perf_counter()
-            encoder.encode(sentences, precision=precision)
-            taken[number] = time.perf_counter() - started
-    rates: list[float] = (len(sentences) / np.median(seconds, axis=0)).tolist()
-    return rates
 
 
 @dataclass(frozen=True)

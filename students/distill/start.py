@@ -25,10 +25,10 @@ from bertrelay.process_group import main_first
 from bertrelay.progress import spinner
 from bertrelay.stage import Metrics, StageContext
 from students.compress.pruning import keep_layers, keep_neurons
+from students.compress.sizes import before_and_after, counts
 from students.compress.vocabulary import trim_vocabulary
 from students.distill.settings import DistillSettings, TeacherCopy
 from students.distill.targets import Targets
-from students.evaluate.translation import before_and_after, counts
 from students.parallel.corpus import ParallelCorpus
 from students.teacher import OpenedTeacher, resolve_prompt
 

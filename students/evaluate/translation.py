@@ -127,23 +127,3 @@ def read_variance(model: ModelSource) -> float | None:
     """The unit of the relative distances of a model trained here; None for any other."""
     saved = read_json(model.folder / VARIANCE) if model.folder else None
     return float(saved["target_variance"]) if saved else None
-
-
-def before_and_after(before: Metrics, after: Metrics) -> Metrics:
-    """Joins two sets of metrics: `parameters` as `parameters/before` and `/after`, `sts/x/f1` as `sts/x/before/f1`."""
-    both: Metrics = {}
-    for name in before:
-        head, slash, last = name.rpartition("/")
-        for moment, metrics in (("before", before), ("after", after)):
-            if name in metrics:
-                both[f"{head}/{moment}/{last}" if slash else f"{last}/{moment}"] = metrics[name]
-    return both
-
-
-def counts(encoder: SentenceEncoder) -> Metrics:
-    """Numbers of parameters, tokens of the vocabulary and layers."""
-    return {
-        "parameters": sum(weights.numel() for weights in encoder.parameters()),
-        "vocabulary": len(encoder.tokenizer),
-        "layers": encoder.backbone.config.num_hidden_layers,
-    }

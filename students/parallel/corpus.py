@@ -5,7 +5,6 @@ one sentence of the dev split when they are equal but for case.
 """
 
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -15,12 +14,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from filelock import FileLock, Timeout
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from bertrelay.blocks import blocks_of
-from bertrelay.cache import Cache, cached_folder
+from bertrelay.cache import Cache, cached_folder, remove_abandoned
 from bertrelay.data.arrow import (
     DIGEST,
     SENTENCE_SCHEMA,
@@ -36,13 +33,23 @@ from bertrelay.data.arrow import (
 from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import clean, sentence_records
 from bertrelay.data.tables import BLOCK_ROWS, Table
+from bertrelay.data.vectors import write_array
 from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json
 from bertrelay.memory import release_memory
 from bertrelay.progress import log, spinner
 from students.parallel.cleaning import drop_low_margins
-from students.parallel.pairs import DEV, TRAIN, Pair, PairCounts, Translations, filtered, read_pairs, read_translations
+from students.parallel.pairs import (
+    DEV,
+    TRAIN,
+    Pair,
+    PairCounts,
+    Translations,
+    filter_pairs,
+    read_pairs,
+    read_translations,
+)
 from students.parallel.settings import ENGLISH, CorpusSettings, ParallelSource
 from students.parallel.split import OUTCOMES, Outcomes, deduplicate, select, sentence_digest, split_pairs
 
@@ -166,7 +173,7 @@ def build_corpus(
     """
 
     def build(building: Path) -> None:
-        _remove_abandoned(folder.parent)
+        remove_abandoned(folder.parent)
         _write_corpus(building, settings, cache, precision, dev_untrained)
         pa.default_memory_pool().release_unused()  # digests and masks of all pairs
         release_memory()
@@ -179,16 +186,6 @@ def build_corpus(
     rejects.path = corpus.rejects
     rejects.check()
     return corpus
-
-
-def _remove_abandoned(folder: Path) -> None:
-    """Removes the folders of killed runs: half a corpus is of no use, and as large as a whole one."""
-    for building in folder.glob("*.partial"):
-        try:
-            with FileLock(building.with_suffix(".lock"), blocking=False):
-                shutil.rmtree(building, ignore_errors=True)
-        except Timeout:  # another process is writing it
-            continue
 
 
 @dataclass(frozen=True)
@@ -235,7 +232,7 @@ def _read(
     with Rejects(folder / REJECTS, settings.max_rejects) as rejects:
         dev = read_translations(settings.dev, cache, rejects, dev_counts)
         untrained = read_translations(dev_untrained, cache, rejects)
-        pairs = filtered(read_pairs(settings.parallel, cache, rejects, counts), settings.filters, counts)
+        pairs = filter_pairs(read_pairs(settings.parallel, cache, rejects, counts), settings.filters, counts)
         write_arrow(folder / PAIRS, PAIR_SCHEMA, _pair_blocks(pairs, counts.languages, settings.seed))
         write_arrow(folder / TEXTS, SENTENCE_SCHEMA, _distinct_texts(settings.retained, cache, rejects))
     tables = open_arrow(folder / PAIRS), open_arrow(folder / TEXTS)
@@ -356,13 +353,6 @@ def _write_items(folder: Path, pairs: pa.Table, train: Mask, retained: int) -> i
     write_arrow(folder / "translations.arrow", SENTENCE_SCHEMA, select_rows(pairs, train, {"sentence": "other"}))
     weights = np.bincount(targets, minlength=len(first)).astype(np.int32)
     no_targets = np.full(retained, NO_TARGET, np.int32)
-    _write_array(folder / "targets.npy", np.concatenate([np.arange(len(first), dtype=np.int32), targets, no_targets]))
-    _write_array(folder / "weights.npy", np.concatenate([weights, np.ones(len(targets) + retained, np.int32)]))
+    write_array(folder / "targets.npy", np.concatenate([np.arange(len(first), dtype=np.int32), targets, no_targets]))
+    write_array(folder / "weights.npy", np.concatenate([weights, np.ones(len(targets) + retained, np.int32)]))
     return len(first)
-
-
-def _write_array(path: Path, array: NDArray[np.integer]) -> None:
-    """Writes a `.npy` file. `np.save` would hide a full disk behind another error."""
-    with path.open("wb") as file:
-        npy.write_array_header_1_0(file, npy.header_data_from_array_1_0(array))
-        file.write(array.data)

@@ -15,7 +15,7 @@ from bertrelay.data.sentences import clean
 from bertrelay.data.tables import Record, Row, Unusable
 from bertrelay.errors import RequestError
 from bertrelay.progress import log
-from students.parallel.files import EMPTY, FileCounts, Translation, no_translations, read_translation_files
+from students.parallel.files import EMPTY, FileCounts, Records, Translation, no_translations, read_translation_files
 from students.parallel.language_check import LanguageCheck
 from students.parallel.settings import ENGLISH, AlignedFiles, Filters, ParallelSource, TranslationFiles
 
@@ -135,9 +135,7 @@ def _no_pairs(source: ParallelSource, files: dict[str, FileCounts]) -> RequestEr
     )
 
 
-def _records(
-    source: ParallelSource, cache: Cache | None, files: dict[str, FileCounts]
-) -> Iterator[list[Translation] | Unusable]:
+def _records(source: ParallelSource, cache: Cache | None, files: dict[str, FileCounts]) -> Records:
     """Streams the translations of each record of `source`; a missing sentence is an empty text."""
     if isinstance(source, TranslationFiles):
         yield from read_translation_files(source, cache, files)
@@ -167,13 +165,13 @@ def read_translations(
 ) -> dict[str, Translations]:
     """Reads all pairs of held-out `sources`, by language; those without text in both are left out and counted."""
     counts = counts or PairCounts(sources)
-    translations = counts.by_language(filtered(read_pairs(sources, cache, rejects, counts), None, counts, DEV))
+    translations = counts.by_language(filter_pairs(read_pairs(sources, cache, rejects, counts), None, counts, DEV))
     if empty := counts.total().get(EMPTY):
         log(f"left out {empty:,} pairs with an empty text")
     return translations
 
 
-def filtered(
+def filter_pairs(
     pairs: Iterable[Pair], filters: Filters | None, counts: PairCounts, outcome: str | None = None
 ) -> Iterator[Pair]:
     """Streams the pairs that pass `filters`; the others are counted with their reason.
