@@ -16,7 +16,7 @@ from bertrelay.cache import Cache, cached_folder
 from bertrelay.data.arrow import text_digest
 from bertrelay.data.sentences import clean
 from bertrelay.data.tables import BLOCK_ROWS
-from bertrelay.data.vectors import Vectors, not_finite_row, open_vectors, write_npy
+from bertrelay.data.vectors import Vectors, not_finite_row, open_vectors, write_array, write_npy
 from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError
 from bertrelay.fingerprint import Digests
@@ -175,7 +175,7 @@ def _unpack(name: str, folder: Path) -> None:
     if first is None:
         raise RequestError(f"teacher: expected texts and vectors in {name}, found no rows")
     write_npy(folder / VECTORS, chain([first], blocks), file.metadata.num_rows, first.shape[1])
-    np.save(folder / DIGESTS, np.concatenate(digests))
+    write_array(folder / DIGESTS, np.concatenate(digests))
 
 
 def _open_parquet(name: str) -> pq.ParquetFile:

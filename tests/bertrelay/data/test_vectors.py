@@ -1,4 +1,6 @@
+import errno
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from bertrelay.data.vectors import (
     open_vectors,
     quantized,
     stored_columns,
+    write_array,
     write_npy,
     write_vectors,
 )
@@ -114,6 +117,24 @@ def test_a_full_disk_and_a_folder_that_may_not_be_written_leave_nothing(tmp_path
     for line, message in zip(logged, messages, strict=True):
         assert message in line
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("values", [np.arange(9_000, dtype=np.int32), np.array([b"a" * 16] * 900), np.empty(0, int)])
+def test_an_array_of_any_kind_is_that_of_numpy_and_a_full_disk_keeps_its_error_number(tmp_path, values):
+    path = tmp_path / "a.npy"
+    write_array(path, values)
+    read = np.load(path)
+    assert read.dtype == values.dtype and np.array_equal(read, values)
+    if not len(values):
+        return
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4_096, limits[1]))  # after the header
+    try:
+        with pytest.raises(OSError, match="File too large") as raised:
+            write_array(path, values)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert raised.value.errno == errno.EFBIG
 
 
 def test_rows_keep_their_spaces_and_a_link_stays_one(tmp_path):
