@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertrelay.data.vectors import Vectors
+from bertrelay.data.vectors import Vectors, write_array
 from bertrelay.files import atomic_write
 
 Rows = NDArray[np.int64]
@@ -144,8 +144,8 @@ def equal_rows(vectors: Vectors) -> EqualRows | None:
 def write_equal(path: Path, equal: EqualRows | None) -> None:
     """Writes `starts` and `rows`, end to end, as a `.npy`; an empty one where all vectors differ."""
     numbers = np.empty(0, np.int64) if equal is None else np.concatenate([equal.starts, equal.rows])
-    with atomic_write(path) as building, building.open("wb") as file:
-        np.save(file, numbers)
+    with atomic_write(path) as building:
+        write_array(building, numbers)
 
 
 def open_equal(path: Path, rows: int) -> EqualRows | None:
