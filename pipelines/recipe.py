@@ -92,6 +92,10 @@ class RecipeText:
     path: Path | None
 
 
+RENAMED = {"laboratory": "biomedical"}
+"""The former names of built-in recipes."""
+
+
 def built_in_names() -> list[str]:
     """The names of the recipes that come with the project."""
     return sorted(
@@ -105,7 +109,8 @@ def find_recipe(recipe: str) -> RecipeText:
     if recipe in names:
         text = files("pipelines.recipes").joinpath(f"{recipe}.toml").read_text(encoding="utf-8")
         return RecipeText(text, f"built-in recipe {recipe}", recipe, Path.cwd(), None)
-    hint = f"{did_you_mean(recipe, names) or '.'} Built in: {', '.join(names) or 'none'}"
+    renamed = f"; it is now named {RENAMED[recipe]!r}." if recipe in RENAMED else ""
+    hint = f"{renamed or did_you_mean(recipe, names) or '.'} Built in: {', '.join(names) or 'none'}"
     return read_tables_file(recipe, "a recipe file or a built-in recipe", hint)
 
 

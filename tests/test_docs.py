@@ -78,7 +78,7 @@ def write_heads(folder):
     tagger = ner.start_model(NerSettings.model_validate(given), LabelSet.of_types(["Chemical", "Disease"]))
     answerer = qa.start_model(QaSettings.model_validate(given))
     for kind, name, model in ((ner, "ner", tagger), (qa, "qa", answerer)):
-        path = folder / f"runs/laboratory/{name}/latest/model"
+        path = folder / f"runs/biomedical/{name}/latest/model"
         path.parent.mkdir(parents=True)
         kind.save_model(model, path)
 

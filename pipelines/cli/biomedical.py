@@ -88,7 +88,7 @@ def tag(
 
     For example:
 
-      bertrelay ner tag runs/laboratory/ner/latest/model abstracts.jsonl entities.jsonl
+      bertrelay ner tag runs/biomedical/ner/latest/model abstracts.jsonl entities.jsonl
 
       bertrelay ner tag MODEL article.txt article.html
 
@@ -184,7 +184,7 @@ def answer(
 
     For example:
 
-      bertrelay qa answer runs/laboratory/qa/latest/model questions.csv answers.jsonl
+      bertrelay qa answer runs/biomedical/qa/latest/model questions.csv answers.jsonl
 
       bertrelay qa answer MODEL squad.json answers.csv --html page.html
 

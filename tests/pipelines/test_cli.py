@@ -69,6 +69,7 @@ WRONG = {
     "run lesson.toml --set s.sede=2": 'did you mean "seed"',
     "run lesson.toml --only sampels": 'did you mean "samples"',
     "run none.toml": "expected a recipe file or a built-in recipe, found nothing of that name",
+    "run laboratory": "found nothing of that name: 'laboratory'; it is now named 'biomedical'",
     "run ~none.toml": "expected the path of a file or folder, found '~none.toml'",
     f"plan {'x' * 300}": "File name too long",
     "plan lesson.toml --runs ~none": "--runs: expected the path of a file or folder, found '~none'",
