@@ -68,8 +68,8 @@ STAGES = {
         ("domain.cohort", 8, "settings:CohortSettings", "cohort:run", ""),
         ("domain.audit", 4, "settings:AuditSettings", "leakage:run", ""),
         ("domain.notes", 10, "settings:NotesSettings", "notes:run", ""),
-        ("domain.readmission", 10, "settings:ReadmissionSettings", "train:run", "domain:outcomes"),
-        ("domain.outcome", 9, "settings:OutcomeSettings", "train:run_outcome", "domain:outcomes"),
+        ("domain.readmission", 11, "settings:ReadmissionSettings", "train:run", "domain:outcomes"),
+        ("domain.outcome", 10, "settings:OutcomeSettings", "train:run_outcome", "domain:outcomes"),
     ],
 }
 """By package: kind, version, settings and work (`module:name` in the package), and where its metrics are declared."""

@@ -59,7 +59,7 @@ from domain.clinical.settings import (
 )
 
 SHARD_CHARACTERS = 400_000  # of notes, whose chunks a kill costs at most
-CRITERION = "dev/auroc"
+CRITERION = "validation/auroc"
 IDS, CHUNKS, DONE, FORMAT = "ids.bin", "chunks.bin", "done.json", 4
 
 
@@ -104,7 +104,7 @@ class OutcomeTask:
         """AUROC and average precision of the validation admissions, of several labels their means."""
         validation = self.scored("validation", process_group=process_group)
         found = validation.probabilities(self.outcome_model.settings)
-        metrics = {CRITERION: auroc_of, "dev/auprc": auprc_of}
+        metrics = {CRITERION: auroc_of, "validation/auprc": auprc_of}
         return {name: mean_of_known(metric, found, validation.labels) for name, metric in metrics.items()}
 
     def scored(self, split: str, bar: Bar | None = None, process_group: ProcessGroup = SINGLE_PROCESS) -> ScoredSplit:

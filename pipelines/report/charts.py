@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOT_DRAWN = {"step", "epoch", "grad_norm", "tokens_per_second", "padding_share", "memory_mb", "seconds"}
-TITLES = {"loss": "Loss", "lr": "Learning rate", "dev": "Dev scores"}
+TITLES = {"loss": "Loss", "lr": "Learning rate", "dev": "Dev scores", "validation": "Validation scores"}
 LINES_WITH_NAMES = 10
 MOST_POINTS = 400
 POINTS_WITH_MARKS = 30

@@ -9,7 +9,10 @@ from pipelines.registry import REGISTRY
 from pipelines.report.metrics import Cell, Family, read_declarations
 
 DEV = Family("Dev data", "On the data that a training is evaluated on.", order=90)
+VALIDATION = Family("Validation data", "On the admissions that choose the weights of a clinical model.", order=90)
 OTHER = Family("Other metrics", order=91)
+TRAINING = {"dev": DEV, "validation": VALIDATION}
+"""Families of the metrics of a training, by the first part of their names."""
 METRICS_SHOWN = 4
 COUNT = "n"
 ENDINGS = ("_low", "_high", "_deviation")
@@ -139,8 +142,11 @@ def cells_of(stage: str, name: str, kind: str | None = None) -> list[Cell]:
     own = [each.metrics for each in REGISTRY if each.metrics and each.kind == kind]
     metrics = (metric for source in own or every for metric in read_declarations(source))
     cells = [cell for metric in metrics if (cell := metric.cell(stage, name))]
-    family = DEV if name.startswith("dev/") else OTHER
-    otherwise = Cell(family, "", name.removeprefix("dev/"), stage, "")
+    data, _, metric = name.partition("/")
+    if metric and data in TRAINING:
+        otherwise = Cell(TRAINING[data], "", metric, stage, "")
+    else:
+        otherwise = Cell(OTHER, "", name, stage, "")
     summaries = [cell for cell in cells if cell.family.is_summary]
     return [next((cell for cell in cells if not cell.family.is_summary), otherwise), *summaries[:1]]
 

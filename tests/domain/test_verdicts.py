@@ -57,7 +57,7 @@ def test_an_outcome_with_several_labels_is_judged_by_its_macro_auroc():
     )
     few = of_outcome(labels | {"admissions/test": 99} | interval("auroc_macro", 0.9, 0.8, 1.0))
     assert few.level == "warn" and few.text.startswith("Too few to be sure: 99 test admissions. Macro AUROC 0.900")
-    assert of_outcome({"dev/auroc": 0.7}) is None
+    assert of_outcome({"validation/auroc": 0.7}) is None
 
 
 def test_a_tagger_that_finds_nothing_or_little_is_said_to():

@@ -13,7 +13,7 @@ from pipelines.run_store import Done
 from pipelines.runner import Outcome
 
 FAILED = {"auroc": 0.425, "auroc_low": 0.38, "auroc_high": 0.47, "prevalence": 0.3, "admissions/test": 1000}
-FAILED |= {"calibration_slope": -44.0, "auroc/tfidf": 0.8, "dev/auroc": 0.6}
+FAILED |= {"calibration_slope": -44.0, "auroc/tfidf": 0.8, "validation/auroc": 0.6}
 RUN = {"pretraining": ("domain.pretrain", {"mlm_loss": 2.0, "before/mlm_loss": 8.0})}
 RUN |= {"readmission": ("domain.readmission", FAILED)}
 

@@ -77,6 +77,8 @@ def test_what_is_of_no_known_family_is_shown_and_published_figures_only_where_th
     tables = score_tables({"e": {"words": 2.5, "translation_accuracy/de-fr": 0.5, "sts": 0.1, "dev/accuracy": 1}})
     assert list(table_of(tables, "Other metrics").rows) == ["words", "translation_accuracy/de-fr", "sts"]
     assert list(table_of(tables, "Dev data").rows) == ["accuracy"]
+    tables = score_tables({"r": {"validation/auroc": 0.7, "auroc": 0.6}}, {"r": "domain.readmission"})
+    assert list(table_of(tables, "Validation data").rows) == ["auroc"]
     tables = score_tables({"a": {"ablation/concatenation/u, v/NLI": 0.5, "senteval/MR/accuracy": 0.5}})
     assert table_of(tables, "Ablation", "concatenation").columns == [("a", "NLI"), ("published", "NLI")]
     assert table_of(tables, "Classification of sentences").columns == [("a", "accuracy")]  # no row is published

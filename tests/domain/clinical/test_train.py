@@ -58,7 +58,7 @@ def test_two_processes_that_share_an_evaluation_find_what_one_does(
     monkeypatch.setattr(train, "evaluate_model", lambda *_: {})  # of test, which is another's
     run(settings(clinic, bert, epochs=1), StageContext(tmp_path, Cache(tmp_path / "cache")))
     [(alone, shared)] = found
-    assert shared == pytest.approx(alone, abs=1e-5) and 0.5 < alone["dev/auprc"] < 1
+    assert shared == pytest.approx(alone, abs=1e-5) and 0.5 < alone["validation/auprc"] < 1
 
 
 def test_another_process_waits_for_the_chunks_of_the_main_one(clinic, bert, tmp_path, monkeypatch):
