@@ -37,7 +37,6 @@ from domain.biomedical.documents.tags import (
     FileScheme,
     Scheme,
     TokenSpan,
-    converted,
     has_stray_space,
     illegal_places,
     is_tag,
@@ -46,6 +45,7 @@ from domain.biomedical.documents.tags import (
     spans_of,
     split_tag,
     tags_of,
+    unopened_spans,
 )
 from domain.biomedical.documents.writing import Writer
 
@@ -65,27 +65,29 @@ class Columns(NamedTuple):
 TOKEN_AND_TAG = Columns()
 
 
-class TaggedSentence(NamedTuple):
-    """The tokens of a sentence and an IOB2 tag for each: token i is in line `line + i` of `file`.
+class SentenceRow(NamedTuple):
+    """A sentence of a file: its tokens, token i in line `line + i`, and its entities.
 
     A `-DOCSTART-` line is a sentence without tokens.
 
-    document: how many `-DOCSTART-` lines come before it; 0 throughout a file without them.
-    scheme: of the file's tags. illegal: the places of those that it does not allow where they are; IOB2 tags are then
-        as the file has them, and of IOBES what is whole is left.
+    document: the number of `-DOCSTART-` lines before it; 0 throughout a file without them.
+    scheme: the scheme of the file's tags.
+    illegal: the positions of tags that the scheme does not allow there; `entities` then has only what is whole.
+    unopened: in IOB2 the entities that begin with an illegal `I` (see `unopened_spans`).
     """
 
     tokens: tuple[str, ...]
-    tags: tuple[str, ...]
+    entities: tuple[TokenSpan, ...]
     file: str
     line: int
     document: int
     scheme: Scheme
     illegal: Sequence[int] = ()
+    unopened: tuple[TokenSpan, ...] = ()
 
     def as_illegal(self) -> Unusable:
         """What a sentence with illegal tags is where it cannot be used."""
-        found = f"in {self.scheme}, {len(self.illegal):,} of {len(self.tags):,} tags of the sentence"
+        found = f"in {self.scheme}, {len(self.illegal):,} of {len(self.tokens):,} tags of the sentence"
         detail = f"{found} are not allowed where they are"
         return Unusable(self.file, self.line + self.illegal[0], "an illegal tag sequence", detail)
 
@@ -95,7 +97,7 @@ class TaggedSentence(NamedTuple):
 
 def sentence_rows(
     path: Path | str, columns: Columns = TOKEN_AND_TAG, only_tokens: bool = False
-) -> Iterator[TaggedSentence | Unusable]:
+) -> Iterator[SentenceRow | Unusable]:
     """Every sentence in its place, usable or not, and `-DOCSTART-` lines.
 
     only_tokens: whether every tag is read as `O`, whatever it is.
@@ -113,7 +115,7 @@ def sentence_rows(
         for row in rows:
             if isinstance(row, Record) and row.values == (DOCUMENT_START,):
                 documents, last_line = documents + 1, 0
-                yield TaggedSentence((), (), row.file, row.line, documents, NORMALIZED_SCHEME[file_scheme])
+                yield SentenceRow((), (), row.file, row.line, documents, NORMALIZED_SCHEME[file_scheme])
     if last_line:
         with open_input(str(path)) as stream:
             stream.seek(-1, SEEK_END)
@@ -174,7 +176,7 @@ def _checked_width(fields: Sequence[str], columns: Columns, place: str) -> int:
     return width
 
 
-def _sentence(run: Sequence[Row], document: int, file_scheme: FileScheme) -> TaggedSentence | Unusable:
+def _sentence(run: Sequence[Row], document: int, file_scheme: FileScheme) -> SentenceRow | Unusable:
     tokens, file_tags, scheme = list[str](), list[str](), NORMALIZED_SCHEME[file_scheme]
     for row in run:
         if isinstance(row, Unusable):
@@ -192,10 +194,9 @@ def _sentence(run: Sequence[Row], document: int, file_scheme: FileScheme) -> Tag
         tokens.append(token)
         file_tags.append(tag)
     tags = rewritten(file_tags, file_scheme)
-    illegal = illegal_places(tags, scheme)
-    if scheme != "IOB2":
-        tags = tuple(converted(tags, scheme, "IOB2"))
-    return TaggedSentence(tuple(tokens), tags, run[0].file, run[0].line, document, scheme, illegal)
+    unopened = tuple(unopened_spans(tags)) if scheme == "IOB2" else ()
+    illegal, entities = illegal_places(tags, scheme), tuple(spans_of(tags, scheme))
+    return SentenceRow(tuple(tokens), entities, run[0].file, run[0].line, document, scheme, illegal, unopened)
 
 
 # Documents
@@ -204,9 +205,9 @@ def _sentence(run: Sequence[Row], document: int, file_scheme: FileScheme) -> Tag
 def read(path: Path, reading: Reading = ANNOTATED) -> Iterator[Item]:
     """Streams the documents of a file, named after it and numbered from 1."""
     stem, number, has_start = path.name.partition(".")[0], 0, False
-    document: list[TaggedSentence | Unusable] = []
+    document: list[SentenceRow | Unusable] = []
     for row in sentence_rows(path, only_tokens=reading.only_text):
-        is_start = isinstance(row, TaggedSentence) and not row.tokens
+        is_start = isinstance(row, SentenceRow) and not row.tokens
         if document and (is_start or not has_start):  # a sentence before the first `-DOCSTART-` line is one
             number += 1
             yield _document(document, f"{stem}-{number}")
@@ -217,7 +218,7 @@ def read(path: Path, reading: Reading = ANNOTATED) -> Iterator[Item]:
         yield _document(document, f"{stem}-{number + 1}")
 
 
-def _document(sentences: Sequence[TaggedSentence | Unusable], name: str) -> Document | Unusable:
+def _document(sentences: Sequence[SentenceRow | Unusable], name: str) -> Document | Unusable:
     """A document of sentences; not usable when one of them is not."""
     text, entities, tokens = "", list[Entity](), list[tuple[Span, ...]]()
     for row in sentences:
@@ -227,7 +228,7 @@ def _document(sentences: Sequence[TaggedSentence | Unusable], name: str) -> Docu
             text += "\n" if text else ""
             starts = accumulate((len(token) + 1 for token in row.tokens), initial=len(text))
             spans = tuple((start, start + len(token)) for start, token in zip(starts, row.tokens, strict=False))
-            entities += [Entity(spans[start][0], spans[end - 1][1], kind) for start, end, kind in spans_of(row.tags)]
+            entities += [Entity(spans[start][0], spans[end - 1][1], kind) for start, end, kind in row.entities]
             tokens.append(spans)
             text += " ".join(row.tokens)
     first = sentences[0]

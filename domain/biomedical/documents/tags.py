@@ -104,8 +104,27 @@ def spans_of(tags: Sequence[str], scheme: Scheme = "IOB2") -> list[TokenSpan]:
     return spans
 
 
-def tags_of(spans: Iterable[TokenSpan], length: int, scheme: Scheme = "IOB2") -> list[str]:
-    """The tags of `length` tokens that represent `spans`.
+def unopened_spans(tags: Sequence[str]) -> list[TokenSpan]:
+    """The entities of IOB2 tags that begin with an `I`, which is illegal: `O I-X I-X` has one, tokens 1 to 3.
+
+    seqeval counts them by default, and conlleval did; strict scores do not. Together with `spans_of` they cover every
+    tag but `O`.
+    """
+    opened = rewritten(tags, "IOB1")
+    return [span for span in spans_of(opened) if opened[span.start] != tags[span.start]]
+
+
+def prefixes(length: int, scheme: Scheme = "IOB2") -> str:
+    """The prefixes of an entity of `length` tokens: of three `BII`, or `BIE` in IOBES; of one `B`, or `S` in IOBES."""
+    if scheme == "IOB2":
+        return "B" + "I" * (length - 1)
+    return "S" if length == 1 else "B" + "I" * (length - 2) + "E"
+
+
+def tags_of(
+    spans: Iterable[TokenSpan], length: int, scheme: Scheme = "IOB2", unopened: Iterable[TokenSpan] = ()
+) -> list[str]:
+    """The tags of `length` tokens that represent `spans`. unopened: entities whose tags are all `I`.
 
     Raises ValueError for spans that overlap, are empty, or reach beyond the tokens.
     """
@@ -113,16 +132,10 @@ def tags_of(spans: Iterable[TokenSpan], length: int, scheme: Scheme = "IOB2") ->
     for start, end, entity_type in spans:
         if not 0 <= start < end <= length or tags[start:end] != [OUTSIDE] * (end - start):
             raise ValueError(f"tokens {start} to {end} of {length} are no span of their own")
-        for place in range(start, end):
-            is_first, is_last = place == start, scheme == "IOBES" and place == end - 1
-            prefix = ("S" if is_last else "B") if is_first else ("E" if is_last else "I")
-            tags[place] = join_tag(prefix, entity_type)
+        tags[start:end] = [join_tag(prefix, entity_type) for prefix in prefixes(end - start, scheme)]
+    for start, end, entity_type in unopened:
+        tags[start:end] = [join_tag("I", entity_type)] * (end - start)
     return tags
-
-
-def converted(tags: Sequence[str], scheme: Scheme, into: Scheme) -> list[str]:
-    """The tags of one scheme in another; of an illegal sequence what `spans_of` finds."""
-    return tags_of(spans_of(tags, scheme), len(tags), into)
 
 
 def scheme_of_tags(tags: Iterable[str]) -> FileScheme:

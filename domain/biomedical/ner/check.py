@@ -19,7 +19,6 @@ from domain.biomedical.documents.conll import TOKEN_AND_TAG, Columns
 from domain.biomedical.documents.document import Document, Entity, Reading, place_of, reasons, shown_id
 from domain.biomedical.documents.formats import FormatName
 from domain.biomedical.documents.soundness import MISPLACED, STRAY_SPACE
-from domain.biomedical.documents.tags import split_tag
 from domain.biomedical.ner.data import (
     BEYOND_TAGS,
     REPEATED,
@@ -179,8 +178,8 @@ def _sentences(
             for example in record.examples:
                 found.untaggable += len(example.untaggable)
                 found.entities.update(example.untaggable)
-                found.entities.update(split_tag(tag)[1] for tag in example.tags if tag.startswith("B"))
-                found.in_entities += len(example.in_entities)
+                found.entities.update(span.type for span in example.entities)
+                found.in_entities += len(example.entity_tokens)
                 found.divided += divided_tokens([example])
                 if example.tokens:
                     yield example.tokens

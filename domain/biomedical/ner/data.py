@@ -12,7 +12,7 @@ from bertrelay.data.records import MANY_COPIES, Rejects, log_copies
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from bertrelay.progress import log
-from domain.biomedical.documents.conll import CONLL, TOKEN_AND_TAG, Columns, TaggedSentence, sentence_rows
+from domain.biomedical.documents.conll import CONLL, TOKEN_AND_TAG, Columns, SentenceRow, sentence_rows
 from domain.biomedical.documents.document import (
     ANNOTATED,
     LEFT_OUT,
@@ -26,29 +26,36 @@ from domain.biomedical.documents.document import (
     usable,
 )
 from domain.biomedical.documents.formats import FormatName, document_items, format_of
-from domain.biomedical.documents.tags import OUTSIDE, Scheme, TokenSpan, split_tag, tags_of, types_of
+from domain.biomedical.documents.tags import Scheme, TokenSpan
 from domain.biomedical.ner.settings import EntitySource
 from domain.text.sentences import is_unspaced, unspaced_warning
 from domain.text.words import is_word
 
 
 class Example(NamedTuple):
-    """A sentence's tokens and their IOB2 tags.
+    """The tokens of a sentence and its gold entities, as tokens [start, end), in order.
 
-    document: the sentences of a document have the same; a number for each sentence where a file knows no documents.
+    document: names the document; a number for each sentence where a file has no documents.
     untaggable: the types of gold entities that tags cannot represent: nested, discontinuous, of white space, or ending
         inside a word. A score counts them as missed, and training cannot use them.
+    unopened: entities of an illegal tag sequence, `O I-X`, that only lenient scores count.
     """
 
     tokens: tuple[str, ...]
-    tags: tuple[str, ...]
+    entities: tuple[TokenSpan, ...]
     document: str
     untaggable: tuple[str, ...] = ()
+    unopened: tuple[TokenSpan, ...] = ()
 
     @property
-    def in_entities(self) -> list[str]:
+    def lenient_entities(self) -> list[TokenSpan]:
+        """The entities as seqeval reads tags by default."""
+        return sorted((*self.entities, *self.unopened))
+
+    @property
+    def entity_tokens(self) -> list[str]:
         """The tokens of entities."""
-        return [token for token, tag in zip(self.tokens, self.tags, strict=True) if tag != OUTSIDE]
+        return [token for span in self.lenient_entities for token in self.tokens[span.start : span.end]]
 
 
 TRIMMED = "white space at the ends, which is trimmed"
@@ -77,7 +84,7 @@ class AnnotatedRecord(NamedTuple):
     """
 
     file: str
-    origin: TaggedSentence | Document
+    origin: SentenceRow | Document
     examples: list[Example]
     doubtful: Sequence[Doubtful] = ()
 
@@ -101,7 +108,8 @@ def annotated_records(
                 yield row if isinstance(row, Unusable) else row.as_illegal()
             elif row.tokens:
                 unit = f"document {row.document}" if row.document else f"line {row.line}"
-                yield AnnotatedRecord(row.file, row, [Example(row.tokens, row.tags, unit)])
+                example = Example(row.tokens, row.entities, unit, unopened=row.unopened)
+                yield AnnotatedRecord(row.file, row, [example])
         return
     if columns != TOKEN_AND_TAG:
         raise RequestError(f"{path}: columns: only {' and '.join(CONLL)} have them; leave them out, or name the format")
@@ -193,7 +201,7 @@ def _read(source: EntitySource, rejects: Rejects | None, only_legal: bool, readi
         log(f"{source.path}: entities: " + "; ".join(f"{count:,} × {name}" for name, count in changed.most_common()))
 
 
-def is_unspaced_document(origin: TaggedSentence | Document) -> bool:
+def is_unspaced_document(origin: SentenceRow | Document) -> bool:
     """Whether it is a text without spaces between words that did not come as tokens."""
     return isinstance(origin, Document) and not origin.sentences and is_unspaced(origin.text)
 
@@ -268,12 +276,12 @@ def _example(
             is_inside = BLANK if entity.text.isspace() else INSIDE_WORD if start is None or end is None else NESTED
             doubtful.append(Doubtful(DISCONTINUOUS if entity.fragments else is_inside, entity))
     tokens = tuple(document.text[start:end] for start, end in words)
-    return Example(tokens, tuple(tags_of(spans, len(words))), document.id, tuple(untaggable))
+    return Example(tokens, tuple(spans), document.id, tuple(untaggable))
 
 
 def divided_tokens(examples: Iterable[Example]) -> list[str]:
     """The tokens of entities that are not single words of raw text."""
-    return [token for each in examples for token in each.in_entities if not is_word(token)]
+    return [token for each in examples for token in each.entity_tokens if not is_word(token)]
 
 
 def divided_summary(divided: Sequence[str], in_entities: int) -> str:
@@ -289,7 +297,9 @@ def divided_summary(divided: Sequence[str], in_entities: int) -> str:
 
 def types_in(examples: Sequence[Example]) -> list[str]:
     """The types of entities that occur, sorted."""
-    return sorted({kind for each in examples for kind in (*types_of(each.tags), *each.untaggable)})
+    return sorted(
+        {kind for each in examples for kind in (*(span.type for span in each.lenient_entities), *each.untaggable)}
+    )
 
 
 def of_types(examples: Sequence[Example], types: Sequence[str]) -> list[Example]:
@@ -298,8 +308,9 @@ def of_types(examples: Sequence[Example], types: Sequence[str]) -> list[Example]
         return list(examples)
     return [
         each._replace(
-            tags=tuple(tag if split_tag(tag)[1] in types else OUTSIDE for tag in each.tags),
+            entities=tuple(span for span in each.entities if span.type in types),
             untaggable=tuple(kind for kind in each.untaggable if kind in types),
+            unopened=tuple(span for span in each.unopened if span.type in types),
         )
         for each in examples
     ]

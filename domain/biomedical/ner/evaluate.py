@@ -15,7 +15,7 @@ from bertrelay.progress import log, progress
 from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.documents.conll import lines_of
 from domain.biomedical.documents.document import Unfit
-from domain.biomedical.documents.tags import TokenSpan, spans_of, tags_of
+from domain.biomedical.documents.tags import TokenSpan, tags_of
 from domain.biomedical.ner.data import Example, of_types, read_examples, types_in
 from domain.biomedical.ner.metrics import (
     KINDS,
@@ -24,12 +24,11 @@ from domain.biomedical.ner.metrics import (
     confusions,
     count_entities,
     entity_metrics,
-    lenient_spans,
     pairings,
     which_are_right,
 )
 from domain.biomedical.ner.model import EntityModel, load_model
-from domain.biomedical.ner.predict import WordSpan, decoded_blocks
+from domain.biomedical.ner.predict import decoded_blocks
 from domain.biomedical.ner.settings import NerEvaluateSettings
 from domain.calibration import expected_calibration_error
 from domain.sampling import spread_evenly
@@ -60,7 +59,7 @@ def run(settings: NerEvaluateSettings, context: StageContext) -> Metrics:
     _check_types(model, examples, settings)
     model.network.to(default_device())
     found = _predicted(model, examples, settings, precision)
-    gold = [spans_of(example.tags) for example in examples]
+    gold = [example.entities for example in examples]
     pairs = [list(pairings(*spans)) for spans in zip(gold, found.spans, strict=True)]
     confused, shown = confusions([each.tokens for each in examples], pairs), _examples(examples, gold, found, pairs)
     if context.sensitive and not settings.with_text:
@@ -121,8 +120,8 @@ def _metrics(
     units = np.unique([example.document for example in examples], return_inverse=True)[1]
     untaggable = [example.untaggable for example in examples]
     strict = entity_metrics(count_entities(gold, untaggable, found.spans, units, types), types, with_interval)
-    leniently = [lenient_spans(example.tags) for example in examples]
-    lenient = entity_metrics(count_entities(leniently, untaggable, found.spans, units, types), [])
+    lenient_gold = [example.lenient_entities for example in examples]
+    lenient = entity_metrics(count_entities(lenient_gold, untaggable, found.spans, units, types), [])
     kinds = Counter(pair.kind for pair in chain.from_iterable(pairs))
     kinds["missed"] += sum(map(len, untaggable))
     is_right = which_are_right(gold, found.spans)
@@ -149,9 +148,10 @@ def _write_predictions(examples: Sequence[Example], found: EntityPredictions, co
         building.open("w", encoding="utf-8", newline="\n") as file,
     ):
         for example, spans in zip(examples, found.spans, strict=True):
-            tags = tags_of(spans, len(example.tokens))
+            words = len(example.tokens)
+            gold, predicted = tags_of(example.entities, words, unopened=example.unopened), tags_of(spans, words)
             try:
-                file.write(lines_of(example.tokens, example.tags, tags) if example.tokens else "")
+                file.write(lines_of(example.tokens, gold, predicted) if example.tokens else "")
             except Unfit:
                 left_out += 1
     if left_out:
@@ -163,7 +163,7 @@ def _examples(
 ) -> dict[str, list[dict[str, object]]]:
     """Sentences with entities, spread evenly over the data: all of them right, and some of them wrong."""
     confidences = iter(found.confidences.tolist())
-    predicted = [[WordSpan(*span, next(confidences)) for span in spans] for spans in found.spans]
+    predicted = [[(*span, next(confidences)) for span in spans] for spans in found.spans]
     shown: dict[str, list[dict[str, object]]] = {"right": [], "wrong": []}
     for each, wanted, spans, compared in zip(examples, gold, predicted, pairs, strict=True):
         if kinds := {pair.kind for pair in compared}:

@@ -21,13 +21,6 @@ Spans = Sequence[Sequence[TokenSpan]]
 Counts = NDArray[np.int64]
 
 
-def lenient_spans(tags: Sequence[str]) -> list[TokenSpan]:
-    """As seqeval reads tags by default, and conlleval before it."""
-    from seqeval.metrics.sequence_labeling import get_entities
-
-    return [TokenSpan(start, end + 1, "" if kind == "_" else kind) for kind, start, end in get_entities(list(tags))]
-
-
 def count_entities(
     gold: Spans, untaggable: Sequence[Sequence[str]], predicted: Spans, units: Counts, types: Sequence[str]
 ) -> Counts:

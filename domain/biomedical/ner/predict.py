@@ -30,15 +30,6 @@ BLOCK_WORDS = 65_536
 """As many words are read, sorted and computed together; the unit of memory."""
 
 
-class WordSpan(NamedTuple):
-    """An entity as words [start, end) of its sentence, with the probability of exactly this span and type."""
-
-    start: int
-    end: int
-    type: str
-    confidence: float
-
-
 @dataclass(frozen=True)
 class Decoded:
     """The best legal tags of a block of sentences.
@@ -65,11 +56,6 @@ class Decoded:
         for owner, start, end, kind in zip(*(column.tolist() for column in columns), strict=True):
             found[owner].append(TokenSpan(start, end, self.model.labels.types[kind]))
         return found
-
-    def by_sentence(self) -> list[list[WordSpan]]:
-        """The entities of each sentence with their calibrated confidences."""
-        confidences = iter(self.confidences(self.model.temperature).tolist())
-        return [[WordSpan(*span, next(confidences)) for span in spans] for spans in self.token_spans()]
 
 
 def decode(model: EntityModel, subwords: SentenceSubwords, batch_tokens: int) -> Decoded:
@@ -174,9 +160,12 @@ class EntityTagger:
         reading: deque[_Sentence] = deque()  # filled by the thread that reads ahead, emptied here in the same order
         found: list[Entity] = []
         for block in decoded_blocks(self.model, _words(documents, reading), block_words=block_words, **options):
-            for spans in block.by_sentence():
+            confidences = iter(block.confidences(self.model.temperature).tolist())
+            for spans in block.token_spans():
                 document, tokens, is_last = reading.popleft()
-                found += [Entity(tokens[each.start][0], tokens[each.end - 1][1], *each[2:]) for each in spans]
+                found += [
+                    Entity(tokens[start][0], tokens[end - 1][1], kind, next(confidences)) for start, end, kind in spans
+                ]
                 if is_last:
                     yield replace(document, entities=tuple(found))
                     found = []

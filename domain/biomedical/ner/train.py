@@ -20,7 +20,7 @@ from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import train
 from bertrelay.training.task import Batch
-from domain.biomedical.documents.tags import converted, spans_of, types_of
+from domain.biomedical.documents.tags import OUTSIDE, join_tag, prefixes
 from domain.biomedical.ner.data import (
     Example,
     divided_summary,
@@ -48,7 +48,7 @@ def run(settings: NerSettings, context: StageContext) -> Metrics:
         examples = of_types(read(settings.train, once=True), settings.types)
         dev = of_types(read(settings.dev), settings.types) if settings.dev else []
     shared = _shared_with_dev(examples, dev)
-    if summary := divided_summary(divided_tokens(examples), sum(len(each.in_entities) for each in examples)):
+    if summary := divided_summary(divided_tokens(examples), sum(len(each.entity_tokens) for each in examples)):
         log(f"train: {summary}")
     labels = LabelSet.of_types(_types(examples, dev, settings), settings.scheme)
     model = start_model(settings, labels, context.cache)
@@ -60,7 +60,7 @@ def run(settings: NerSettings, context: StageContext) -> Metrics:
         if dev:
             with spinner("calibrating"):
                 model = replace(model, temperature=task.temperature())
-            gold = sum(len(spans_of(each.tags)) + len(each.untaggable) for each in dev)
+            gold = sum(len(each.entities) + len(each.untaggable) for each in dev)
             metrics |= {"temperature": model.temperature, "dev/gold_entities": gold}
         save_model(model, context.output / "model")
     return {**metrics, "train_sentences": len(examples), "train_words": len(task.tags), **shared}
@@ -91,7 +91,7 @@ def _shared_with_dev(examples: Sequence[Example], dev: Sequence[Example]) -> Met
 def _types(examples: Sequence[Example], dev: Sequence[Example], settings: NerSettings) -> list[str]:
     """The types to train on. Raises RequestError where there are none, or dev data has others or no entity to score."""
     types = types_in(examples)
-    entities = sum(tag[0] in "BS" for each in examples for tag in each.tags)
+    entities = sum(len(each.entities) for each in examples)
     check_labels("train: types of entities", len(types), entities, settings.max_swapped)
     absent = sorted({*settings.types, *types_in(dev)} - set(types))
     if not types or absent:
@@ -100,7 +100,7 @@ def _types(examples: Sequence[Example], dev: Sequence[Example], settings: NerSet
             f"train: expected entities of the types {', '.join(absent) or 'to train on'}, found "
             f"{', '.join(types) or 'none'} in {where}. Set `types` to those that train and dev have in common."
         )
-    if settings.dev and not any(types_of(each.tags) for each in dev):
+    if settings.dev and not any(each.entities for each in dev):
         where = ", ".join(str(source.path) for source in settings.dev)
         raise RequestError(
             f"dev: expected entities, found none in {where}, so that no evaluation could choose the best weights. Give "
@@ -132,7 +132,7 @@ class NerTask:
         self.tags = tag_numbers(examples, model.labels)  # (words,)
         self.lengths = self.padded_lengths = self.subwords.window_lengths(self.windows)
         self.dev = dev
-        self.gold = [spans_of(example.tags) for example in dev]
+        self.gold = [example.entities for example in dev]
         self.criterion = "dev/f1" if dev else None
 
     def rate_factors(self) -> dict[str, float]:
@@ -198,6 +198,15 @@ class NerTask:
 
 
 def tag_numbers(examples: Sequence[Example], labels: LabelSet) -> Integers:
-    """The numbers of the tags of all words, in the scheme of `labels`, (words,)."""
-    tags = (converted(each.tags, "IOB2", labels.scheme) for each in examples)
-    return np.array([labels.number[tag] for sentence in tags for tag in sentence], dtype=np.int64)
+    """The numbers of the tags of all words, in the scheme of `labels`, (words,).
+
+    `acute gout seen` with a disease of words 0 to 2 gives [1, 2, 0] where the tags are O, B-Disease and I-Disease.
+    """
+    numbers, words = labels.number, sum(len(each.tokens) for each in examples)
+    tags, first = np.full(words, numbers[OUTSIDE], np.int64), 0
+    for example in examples:
+        for start, end, kind in example.entities:
+            names = (join_tag(prefix, kind) for prefix in prefixes(end - start, labels.scheme))
+            tags[first + start : first + end] = [numbers[name] for name in names]
+        first += len(example.tokens)
+    return tags

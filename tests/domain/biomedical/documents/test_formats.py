@@ -12,7 +12,7 @@ from real_files import NER, with_ner
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
-from domain.biomedical.documents.conll import Columns, TaggedSentence, sentence_rows
+from domain.biomedical.documents.conll import Columns, SentenceRow, sentence_rows
 from domain.biomedical.documents.document import Document, Entity, Passage
 from domain.biomedical.documents.formats import format_of, read_documents, write_documents
 
@@ -363,8 +363,8 @@ def test_conll_with_more_columns_and_windows_line_ends(tmp_path):
     )
     columns = Columns(0, 2)
     rows = sentence_rows(tmp_path / "c.conll", columns=columns)
-    first, second = (row for row in rows if isinstance(row, TaggedSentence) and row.tokens)
-    assert (first.tokens, first.tags, first.line, first.document) == (("Aspirin", "helps"), ("B-C", "O"), 3, 1)
+    first, second = (row for row in rows if isinstance(row, SentenceRow) and row.tokens)
+    assert (first.tokens, first.entities, first.line, first.document) == (("Aspirin", "helps"), ((0, 1, "C"),), 3, 1)
     assert first.scheme == "IOBES"
     assert (second.line, second.document) == (6, 1)
     (tmp_path / "c.tsv").write_text("a\tB\nb\tI\n\nc\tO\n")  # without documents each sentence is one

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
 from domain.biomedical.documents.document import Document, Entity
+from domain.biomedical.documents.tags import TokenSpan
 from domain.biomedical.ner.data import Example, of_document, of_types, read_examples, types_in
 from domain.biomedical.ner.settings import EntitySource, NerSettings
 from domain.biomedical.ner.train import _types
@@ -37,13 +38,13 @@ def entity(mention, kind="Disease"):
     return Entity(start, start + len(mention), kind)
 
 
-def test_a_documents_entities_become_tags_of_its_words():
+def test_entities_of_a_document_become_spans_of_its_words():
     document = Document("7", TEXT, (entity("gouty arthritis"), replace(entity("gout."), end=TEXT.index("."))))
     first, second = of_document(document)
-    assert first == Example(("No", "sign", "of", "gout", "."), ("O", "O", "O", "B-Disease", "O"), "7")
-    assert second.tags == ("O", "B-Disease", "I-Disease", "O", "O", "O")
+    assert first == Example(("No", "sign", "of", "gout", "."), (TokenSpan(3, 4, "Disease"),), "7")
+    assert second.entities == ((1, 3, "Disease"),)
     (joined,) = of_document(Document("7", TEXT, (entity("gout. Acute"),)))  # one entity over two sentences
-    assert (len(joined.tokens), joined.tags[3:6]) == (11, ("B-Disease", "I-Disease", "I-Disease"))
+    assert (len(joined.tokens), joined.entities) == (11, ((3, 6, "Disease"),))
 
 
 def test_entities_that_tags_cannot_represent_are_counted():
@@ -52,11 +53,11 @@ def test_entities_that_tags_cannot_represent_are_counted():
     broken = replace(entity("Acute gouty"), fragments=((17, 22), (26, 28)))
     examples = list(of_document(Document("7", TEXT, (nested, whole, inside_a_word, broken))))
     assert [each.untaggable for each in examples] == [("Chemical",), ("Disease", "Disease")]
-    assert examples[1].tags.count("B-Disease") == 1
+    assert examples[1].entities == ((1, 3, "Disease"),)
     assert types_in(examples) == ["Chemical", "Disease"]
     behind_the_last_word = Document("1", "gout \n ", (Entity(0, 4, "A"), Entity(5, 6, "B")))
     (example,) = of_document(behind_the_last_word)
-    assert (example.tags, example.untaggable) == (("B-A",), ("B",))
+    assert (example.entities, example.untaggable) == (((0, 1, "A"),), ("B",))
     (example,) = of_document(Document("2", " \n ", (Entity(1, 2, "B"),)))
     assert (example.tokens, example.untaggable) == ((), ("B",))
     assert list(of_document(Document("3", " \n "))) == []
@@ -68,7 +69,7 @@ def test_white_space_at_the_ends_is_trimmed_and_an_entity_given_twice_counts_onc
     entities = [{"start": 0, "end": end, "type": "D"} for end in (5, 4, 4)]
     line = json.dumps({"text": "gout \u00a0is seen", "entities": entities})
     (example,) = read("a.jsonl", line + "\n")
-    assert (example.tags, example.untaggable) == (("B-D", "O", "O"), ())
+    assert (example.entities, example.untaggable) == (((0, 1, "D"),), ())
     shown = capsys.readouterr().err
     assert "2 × given twice, which counts once; 1 × white space at the ends, which is trimmed" in shown
 
@@ -84,7 +85,7 @@ def test_a_misplaced_entity_costs_its_document_or_by_a_setting_itself_alone(read
     with pytest.raises(RequestError, match="found none that can be used"):
         read("a.jsonl", line + "\n", Rejects(None, limit=1))
     (example,) = read_examples([source(tmp_path / "a.jsonl")], Rejects(None), drop_misplaced=True)
-    assert example.tags == ("B-D", "O", "O")
+    assert example.entities == ((0, 1, "D"),)
     shown = capsys.readouterr().err
     assert "left out: 1 × an entity whose text is not at its offsets" in shown
 
@@ -114,10 +115,10 @@ def test_rejects_and_what_is_used_are_counted_in_one_unit(read):
     assert (sentences.counts.total(), sentences.records) == (1, 3)
 
 
-def test_other_schemes_and_columns_are_read_as_iob2(read):
-    assert read("a.tsv", "acute\tB-D\ngout\tE-D\nflu\tS-D\n")[0].tags == ("B-D", "I-D", "B-D")
+def test_other_schemes_and_columns_are_read(read):
+    assert read("a.tsv", "acute\tB-D\ngout\tE-D\nflu\tS-D\n")[0].entities == ((0, 2, "D"), (2, 3, "D"))
     (example,) = read("a.tsv", "NN\tgout\tB-D\tx\nNN\tseen\tO\tx\n", columns=[1, 2])
-    assert (example.tokens, example.tags) == (("gout", "seen"), ("B-D", "O"))
+    assert (example.tokens, example.entities) == (("gout", "seen"), ((0, 1, "D"),))
     with pytest.raises(RequestError, match=r"a\.jsonl: columns: only conll and conll-iobes have them"):
         read("a.jsonl", '{"text": "flu"}\n', columns=[1, 2])
     with pytest.raises(ValidationError, match="columns: without effect, because pubtator has none"):
@@ -126,16 +127,19 @@ def test_other_schemes_and_columns_are_read_as_iob2(read):
 
 def test_illegal_tags_are_rejected_in_training_and_in_scoring_kept_where_they_are_iob2(read):
     rejects, illegal = Rejects(None, limit=1.0), "flu\tI-D\n\ngout\tB-D\n"
-    assert [each.tags for each in read("a.tsv", illegal, rejects)] == [("B-D",)]
+    assert [each.entities for each in read("a.tsv", illegal, rejects)] == [((0, 1, "D"),)]
     assert rejects.counts["an illegal tag sequence"] == 1
-    assert [each.tags for each in read("a.tsv", illegal, only_legal=False)] == [("I-D",), ("B-D",)]
+    scored = read("a.tsv", illegal, only_legal=False)
+    assert [(each.entities, each.unopened) for each in scored] == [((), ((0, 1, "D"),)), (((0, 1, "D"),), ())]
+    assert types_in(scored[:1]) == ["D"] and scored[0].entity_tokens == ["flu"]
     with pytest.raises(RequestError, match=r"a\.tsv, line 2: an illegal tag sequence \(in IOBES, 1 of 2"):
         read("a.tsv", "flu\tO\nflu\tI-D\n\ngout\tS-D\n\nflu\tS-D\n", only_legal=False)
 
 
 def test_other_types_become_no_entity():
-    example = Example(("a", "b", "c"), ("B-X", "I-X", "B-Y"), "1", ("X", "Y"))
-    assert of_types([example], ["Y"]) == [Example(("a", "b", "c"), ("O", "O", "B-Y"), "1", ("Y",))]
+    x, y, unopened = TokenSpan(0, 2, "X"), TokenSpan(2, 3, "Y"), TokenSpan(3, 4, "X")
+    example = Example(("a", "b", "c", "d"), (x, y), "1", ("X", "Y"), (unopened,))
+    assert of_types([example], ["Y"]) == [Example(("a", "b", "c", "d"), (y,), "1", ("Y",))]
     assert of_types([example], []) == [example]
 
 
