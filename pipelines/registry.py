@@ -61,7 +61,7 @@ STAGES = {
     "domain.biomedical.qa": [
         ("domain.questions", 4, "settings:QuestionsSettings", "split:run", ""),
         ("domain.qa-answer", 4, "settings:AnswerSettings", "predict_files:run", ""),
-        ("domain.qa", 7, "settings:QaSettings", "train:run", ""),
+        ("domain.qa", 8, "settings:QaSettings", "train:run", ""),
         ("domain.qa-evaluate", 5, "settings:QaEvaluateSettings", "evaluate:run", "domain:answers"),
     ],
     PATIENTS: [

@@ -42,7 +42,7 @@ def compare_devices(folder):
     given = {"base": str(base), "train": [{"path": "none"}]}
     tagging = NerSettings.model_validate({**given, "decoder": "crf"})
     save_tags(start_tags(tagging, LabelSet.of_types(["Disease"])), folder / "tags")
-    answering = QaSettings.model_validate({**given, "max_tokens": 24, "stride": 4})
+    answering = QaSettings.model_validate({**given, "max_tokens": 24, "overlap": 20})
     save_answers(start_answers(answering), folder / "answers")
     how = OutcomeModelSettings.model_validate({"chunking": {"max_tokens": 8}, "threshold": 0.4})
     save_outcome(start_outcome(base, how), folder / "outcome")

@@ -293,22 +293,7 @@ def window_size(positions: int | None, largest: int) -> int:
     return min(largest, positions or largest)
 
 
-def window_shape(
-    network: PreTrainedModel,
-    size: int | None,
-    step: int | None,
-    *,
-    largest: int,
-    default: Callable[[int], int],
-    key: str,
-) -> tuple[int, int]:
-    """The tokens of a window, by default at most `largest`, and the `key` (overlap or stride) of windows.
-
-    Raises RequestError for more tokens than the network has positions, and for a `step` of more than half a window.
-    """
-    positions = check_positions(network, size)
-    size = size or window_size(positions, largest)
-    step = default(size) if step is None else step
-    if step > size // 2:
-        raise RequestError(f"{key}: expected at most half of max_tokens, which is {size}, found {step}; lower it")
-    return size, step
+def window_tokens(network: PreTrainedModel, requested: int | None, largest: int) -> int:
+    """The tokens of a window: `requested`, or the default. Raises RequestError for more than there are positions."""
+    positions = check_positions(network, requested)
+    return requested or window_size(positions, largest)

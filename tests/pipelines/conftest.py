@@ -207,7 +207,7 @@ def save_answerer(tmp_path_factory):
     def save(**settings):
         tokenizer, folder = word_tokenizer(BIOMEDICAL, lowercase=False), tmp_path_factory.mktemp("answerer")
         network = randomized(AutoModelForQuestionAnswering.from_config(tiny_bert(tokenizer)), 11)
-        save_model(AnswerModel(AnswerFinder(network), tokenizer, 48, 16, 8, **settings), folder)
+        save_model(AnswerModel(AnswerFinder(network), tokenizer, 48, 32, 8, **settings), folder)
         return folder
 
     return save

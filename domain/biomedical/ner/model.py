@@ -24,7 +24,7 @@ from bertrelay.files import write_json, write_tensors
 from bertrelay.model.files import Description, explain_unreadable, read_model_file
 from bertrelay.model.folder import ModelFolder
 from bertrelay.model.graph import BackendChoice
-from bertrelay.model.heads import Head, HeadNetwork, window_shape
+from bertrelay.model.heads import Head, HeadNetwork, window_tokens
 from bertrelay.model.network import has_types, save_network
 from bertrelay.model.tokenizer import lowers_case
 from bertrelay.progress import log
@@ -213,7 +213,11 @@ def _can_mark_capitals(network: PreTrainedModel, tokenizer: PreTrainedTokenizerF
 
 
 def _window(network: PreTrainedModel, max_tokens: int | None = None, overlap: int | None = None) -> tuple[int, int]:
-    return window_shape(network, max_tokens, overlap, largest=MAX_TOKENS, default=lambda size: size // 4, key="overlap")
+    size = window_tokens(network, max_tokens, MAX_TOKENS)
+    overlap = size // 4 if overlap is None else overlap
+    if overlap > size // 2:
+        raise RequestError(f"overlap: expected at most half of max_tokens, which is {size}, found {overlap}; lower it")
+    return size, overlap
 
 
 def save_model(model: EntityModel, folder: Path) -> None:

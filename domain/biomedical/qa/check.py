@@ -18,7 +18,7 @@ from bertrelay.errors import RequestError
 from domain.biomedical.documents.document import reasons, shown_id
 from domain.biomedical.qa.question_files import question_format_of, question_items
 from domain.biomedical.qa.questions import ALIGNMENTS, DUPLICATE, NOWHERE, Question
-from domain.biomedical.qa.settings import QuestionFormat
+from domain.biomedical.qa.settings import MAX_TOKENS, QuestionFormat, default_overlap
 from domain.checks import (
     MAX_UNUSABLE,
     Finding,
@@ -48,22 +48,21 @@ AT_ONCE = 1000
 
 
 class ModelTraining(NamedTuple):
-    """How a training reads questions that is given no `max_tokens` and no `stride`."""
+    """How a training reads questions that is given no `max_tokens` and no `overlap`."""
 
     splitter: "PairSplitter"
     max_tokens: int
-    stride: int
+    overlap: int
 
     @classmethod
     def of(cls, model: str) -> "ModelTraining":
         """Of a model folder or hub id; only its tokenizer and configuration are read."""
         from bertrelay.model.heads import read_tokenizer, window_size
-        from domain.biomedical.qa.model import MAX_TOKENS, default_stride
         from domain.biomedical.qa.subwords import PairSplitter
 
         tokenizer, positions = read_tokenizer(model)
         size = window_size(positions, MAX_TOKENS)
-        return cls(PairSplitter(tokenizer), size, default_stride(size))
+        return cls(PairSplitter(tokenizer), size, default_overlap(size))
 
 
 @dataclass
@@ -127,7 +126,7 @@ class QuestionSurvey:
         self.lengths["tokens in a question"].extend(subwords.questions.lengths.tolist())
         self.lengths["tokens in an answer"].extend(end - first for spans in golds for first, end in spans)
         self.lengths["tokens in a context"].extend(compress(contexts, has_new_context))
-        faults = training_faults(questions, subwords, golds, training.max_tokens, training.stride)
+        faults = training_faults(questions, subwords, golds, training.max_tokens, training.overlap)
         for question, reason in zip(questions, faults, strict=True):
             if reason is not None:
                 self.counts[reason] += 1
@@ -156,7 +155,7 @@ def check_questions(
     """Checks the files of one to three splits.
 
     model: a folder or a hub id; measures lengths in the subwords of its tokenizer as well, against the windows of a
-        training that is given neither `max_tokens` nor `stride`.
+        training that is given neither `max_tokens` nor `overlap`.
     Raises RequestError for a file that cannot be read at all, or without a question.
     """
     training = ModelTraining.of(model) if model is not None else None
@@ -292,7 +291,7 @@ def _words(surveys: Surveys, part: str) -> Finding:
 
 
 def _tokens(surveys: Surveys, part: str, max_tokens: int) -> Finding:
-    """Subwords, and what a training in windows of the default size and stride would leave out."""
+    """Subwords, and what a training in windows of the default size and overlap would leave out."""
     from domain.biomedical.qa.subwords import NO_SUBWORDS, NOT_WHOLE, TOO_LONG
 
     faults = {"a question": [TOO_LONG], "an answer": [NOT_WHOLE, NO_SUBWORDS]}.get(part, [])

@@ -13,22 +13,22 @@ from torch import Tensor, nn
 from transformers import AutoModelForQuestionAnswering, PreTrainedModel, PreTrainedTokenizerFast
 
 from bertrelay.cache import Cache
+from bertrelay.errors import RequestError
 from bertrelay.files import write_json
 from bertrelay.model.dropout import set_dropout
 from bertrelay.model.files import Description, read_model_file
 from bertrelay.model.folder import ModelFolder
 from bertrelay.model.graph import BackendChoice
-from bertrelay.model.heads import Head, HeadNetwork, window_shape
+from bertrelay.model.heads import Head, HeadNetwork, window_tokens
 from bertrelay.model.network import has_types, save_network
 from bertrelay.progress import log
 from bertrelay.settings import Positive
 from bertrelay.sources import model_folder
-from domain.biomedical.qa.settings import QaSettings
+from domain.biomedical.qa.settings import MAX_TOKENS, QaSettings, default_overlap
 from domain.biomedical.qa.subwords import PairSplitter
 from domain.calibration import Temperature
 
 DESCRIPTION = "qa.json"
-MAX_TOKENS = 384
 HEAD = Head(
     AutoModelForQuestionAnswering,
     "qa_outputs",
@@ -63,7 +63,7 @@ class AnswerFinder(HeadNetwork):
 class AnswerModel:
     """All that is needed to answer questions.
 
-    max_tokens, stride: of the windows in which texts are read, in subwords; see QaSettings.
+    max_tokens, overlap: of the windows in which texts are read, in subwords; see QaSettings.
     max_answer_tokens: no longer answer is given.
     threshold: by how much the score of no answer must be above that of the best one, for none to be given; None for a
         model that was trained on no question without an answer, and so always gives one.
@@ -74,7 +74,7 @@ class AnswerModel:
     network: AnswerFinder
     tokenizer: PreTrainedTokenizerFast
     max_tokens: int
-    stride: int
+    overlap: int
     max_answer_tokens: int = 30
     threshold: float | None = None
     temperature: float = 1.0
@@ -85,7 +85,7 @@ class _QaDescription(Description):
     """`qa.json`: fields of `AnswerModel`."""
 
     max_tokens: Positive
-    stride: Positive
+    overlap: Positive
     max_answer_tokens: Positive
     threshold: float | None
     temperature: Temperature
@@ -106,17 +106,18 @@ def start_model(settings: QaSettings, cache: Cache | None = None) -> AnswerModel
             set_dropout(network, settings.dropout)
     else:
         network, tokenizer = HEAD.start(folder, dropout=settings.dropout, seed=settings.seed)
-    window = _window(network, settings.max_tokens, settings.stride)
+    window = _window(network, settings.max_tokens, settings.overlap)
     finder = AnswerFinder(network)
     return AnswerModel(finder, tokenizer, *window, settings.max_answer_tokens, whole_words=settings.whole_words)
 
 
-def _window(network: PreTrainedModel, max_tokens: int | None = None, stride: int | None = None) -> tuple[int, int]:
-    return window_shape(network, max_tokens, stride, largest=MAX_TOKENS, default=default_stride, key="stride")
-
-
-def default_stride(max_tokens: int) -> int:
-    return max(1, max_tokens // 3)
+def _window(network: PreTrainedModel, max_tokens: int | None = None, overlap: int | None = None) -> tuple[int, int]:
+    """`max_tokens` and `overlap`, or their defaults. Raises RequestError for those that the network cannot read by."""
+    size = window_tokens(network, max_tokens, MAX_TOKENS)
+    overlap = default_overlap(size) if overlap is None else overlap
+    if overlap >= size:
+        raise RequestError(f"overlap: expected less than max_tokens, which is {size}, found {overlap}; lower it")
+    return size, overlap
 
 
 def save_model(model: AnswerModel, folder: Path) -> None:
@@ -139,5 +140,5 @@ def load_model(source: str | Path, cache: Cache | None = None, backend: BackendC
         file = folder / DESCRIPTION
         log(f"model: warning: no {file}, which domain.qa writes; windows, threshold and temperature are the usual ones")
         return AnswerModel(finder, tokenizer, *_window(network))
-    _window(network, found.max_tokens, found.stride)  # raises for more than there are positions
+    _window(network, found.max_tokens, found.overlap)  # raises for more than there are positions
     return AnswerModel(finder, tokenizer, **found.model_dump())

@@ -184,7 +184,7 @@ def answered_blocks(
 
     def compute(cut: Cut, batch_tokens: int) -> tuple[list[Question], Flags, NBest]:
         block, subwords = cut
-        is_too_long = subwords.too_long(model.max_tokens, model.stride)
+        is_too_long = subwords.too_long(model.max_tokens, model.overlap)
         return block, is_too_long, nbest_of(model, splitter, subwords, batch_tokens)
 
     grouped = blocks(questions, lambda asked: len(asked.question) + len(asked.context), block_characters)
@@ -195,7 +195,7 @@ def answered_blocks(
 
 def nbest_of(model: AnswerModel, splitter: PairSplitter, subwords: PairSubwords, batch_tokens: int) -> NBest:
     """The n-best of each question over all its windows, in characters; the windows of all share their batches."""
-    windows, contexts = subwords.windows(model.max_tokens, model.stride), subwords.contexts
+    windows, contexts = subwords.windows(model.max_tokens, model.overlap), subwords.contexts
     nulls = np.full(len(subwords.context_of), np.inf)
     parts = [CandidateSpans(np.zeros(0, np.int64), np.zeros((0, 3), np.int64), np.zeros(0))]
     lengths, batch = subwords.window_lengths(windows), partial(splitter.batch, subwords)
@@ -216,8 +216,8 @@ def nbest_of(model: AnswerModel, splitter: PairSplitter, subwords: PairSubwords,
 def too_long(model: AnswerModel) -> str:
     """What is wrong with a question that leaves its text no space in a window of this model, and what to do."""
     return (
-        f"too long: a window of {model.max_tokens} subwords must hold it and {model.stride} of the text at least, and "
-        "nothing of a question is cut off. Shorten it, or train a model with a larger max_tokens or a smaller stride."
+        f"too long: with special tokens it must fit into the {model.overlap} subwords that neighbouring windows share, "
+        "as nothing of a question is cut off. Shorten it, or train a model with a larger overlap."
     )
 
 

@@ -1,6 +1,6 @@
 """The settings of questions: where they are read, and how they are split; free of torch."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -21,6 +21,8 @@ from bertrelay.settings import (
 from bertrelay.training.settings import TrainingSettings
 
 SPLITS = ("train", "dev", "test")
+MAX_TOKENS = 384
+"""Longest window, in subwords, of a training or a model that states none."""
 CANDIDATES = 20
 """Spans that are kept of a question; their probabilities add up to 1."""
 
@@ -29,6 +31,10 @@ TableFormat = Literal["csv", "tsv", "jsonl", "parquet"]
 InputFormat = Literal[TableFormat, QuestionFormat]
 
 Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def default_overlap(max_tokens: int) -> int:
+    return max_tokens - max(1, max_tokens // 3)
 
 
 class QuestionSource(DataSource):
@@ -87,9 +93,10 @@ class QaSettings(TrainingSettings):
     max_tokens: Annotated[int, Field(ge=16)] | None = None
     """Longest window in which a text is read, in subwords, question and special tokens among them; when absent 384, or
     as many positions as the base has."""
-    stride: Positive | None = None
-    """Subwords from the beginning of a window to that of the next one; a third of `max_tokens` when absent. An answer
-    of up to `max_tokens` less the question less this is whole in some window."""
+    overlap: Positive | None = None
+    """Subwords that a window shares with the next one, question and special tokens among them; two thirds of
+    `max_tokens` when absent. An answer of up to `overlap` less the question and the special tokens is whole in some
+    window."""
     max_answer_tokens: Positive = 30
     """Longest answer, in subwords."""
     whole_words: bool = True
@@ -108,6 +115,21 @@ class QaSettings(TrainingSettings):
     """Fraction of questions that may be unusable."""
     max_swapped: Share = 0.2
     """Fraction of questions that may be longer than their contexts."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_stride(cls, given: Any) -> Any:
+        """Raises ValueError for `stride`, the step from window to window, with the overlap of the same windows."""
+        if isinstance(given, dict) and "stride" in given:
+            size, stride = given.get("max_tokens", MAX_TOKENS), given["stride"]
+            is_step = isinstance(size, int) and isinstance(stride, int) and 0 < stride < size
+            number = f"{size - stride}, which is max_tokens, {size}, less {stride}" if is_step else "max_tokens less it"
+            if "max_tokens" not in given:
+                number += ", or less by as much as the base has fewer positions"
+            raise ValueError(
+                f"stride: expected the overlap of windows in place of their step; write overlap = {number}"
+            )
+        return given
 
 
 class QaEvaluateSettings(Settings):

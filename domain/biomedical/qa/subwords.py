@@ -76,20 +76,26 @@ class PairSubwords:
         """How many subwords of its text a window of each question has place for, (questions,)."""
         return max_tokens - sum(self.frame) - self.questions.lengths
 
-    def too_long(self, max_tokens: int, stride: int) -> Flags:
-        """Which questions leave less space than `stride` in a window, where the text does not fit as a whole."""
-        space = self.space(max_tokens)
-        return (space < stride) & (self.contexts.lengths[self.context_of] > space)
+    def too_long(self, max_tokens: int, overlap: int) -> Flags:
+        """Flags questions that `overlap` cannot hold with special tokens, and whose text needs several windows.
 
-    def windows(self, max_tokens: int, stride: int) -> Windows:
-        """The windows of each question; starts and ends are counted over the subwords of all contexts.
-
-        Windows begin `stride` subwords apart; the last one ends with the text. A question
-        that is too long, or asked of a text without subwords, has none.
+        Their windows would leave out text between them, (questions,).
         """
-        lengths = np.where(self.too_long(max_tokens, stride), 0, self.contexts.lengths[self.context_of])
-        sizes = np.maximum(self.space(max_tokens), stride)  # with less space than a stride the text fits as a whole
-        found = cut_windows(lengths, sizes, sizes - stride)
+        space = self.space(max_tokens)
+        return (max_tokens - space > overlap) & (self.contexts.lengths[self.context_of] > space)
+
+    def windows(self, max_tokens: int, overlap: int) -> Windows:
+        """Windows of each question; starts and ends are counted over the subwords of all contexts.
+
+        Two neighbours share `overlap` subwords: the question, the special tokens, and text. With `max_tokens` 12,
+        `overlap` 8, 3 special tokens and a question of 2 subwords, a text of 14 subwords is read in the windows
+        [0, 7), [4, 11) and [7, 14): the last one ends with the text. A question that is too long, or asked of a text
+        without subwords, has none.
+        """
+        step = max_tokens - overlap
+        lengths = np.where(self.too_long(max_tokens, overlap), 0, self.contexts.lengths[self.context_of])
+        sizes = np.maximum(self.space(max_tokens), step)  # with less space than a step the text is one window
+        found = cut_windows(lengths, sizes, sizes - step)
         moved = (self.contexts.firsts[self.context_of] - (np.cumsum(lengths) - lengths))[found.sequences]  # (windows,)
         return Windows(found.sequences, *(borders + moved for borders in found[1:]))
 
@@ -228,8 +234,8 @@ def _characters(text: str) -> NDArray[np.uint32]:
 SubwordSpan = tuple[int, int]
 """Subwords [first, end) of all contexts."""
 
-TOO_LONG = "a question so long that it leaves its text no space in a window; raise max_tokens or lower stride"
-NOT_WHOLE = "an answer that no window holds whole; raise max_tokens or lower stride"
+TOO_LONG = "a question so long that it leaves its text no space in a window; raise overlap"
+NOT_WHOLE = "an answer that no window holds whole; raise overlap"
 NO_SUBWORDS = "an answer of which the tokenizer leaves nothing"
 
 
@@ -266,14 +272,14 @@ def training_faults(
     subwords: PairSubwords,
     golds: Sequence[Sequence[SubwordSpan]],
     max_tokens: int,
-    stride: int,
+    overlap: int,
 ) -> list[str | None]:
     """Why each question with a known answer cannot be trained on in such windows; None where it can."""
-    windows = subwords.windows(max_tokens, stride)
+    windows = subwords.windows(max_tokens, overlap)
     held = zip(windows.sequences.tolist(), golds_in_windows(golds, windows), strict=True)
     answered = {asked for asked, spans in held if spans}
     faults = list[str | None]()
-    for number, is_too_long in enumerate(subwords.too_long(max_tokens, stride).tolist()):
+    for number, is_too_long in enumerate(subwords.too_long(max_tokens, overlap).tolist()):
         if is_too_long:
             faults.append(TOO_LONG if questions[number].is_registered else None)
         elif questions[number].answers and number not in answered:

@@ -105,11 +105,11 @@ class QaTask:
         self.splitter = PairSplitter(model.tokenizer)
         self.subwords = self.splitter(questions)
         golds = gold_spans(questions, self.subwords)
-        faults = training_faults(questions, self.subwords, golds, model.max_tokens, model.stride)
+        faults = training_faults(questions, self.subwords, golds, model.max_tokens, model.overlap)
         is_trainable = _trainable(questions, faults, rejects)
         count_long_answers(questions, golds, model.max_answer_tokens)
         self.questions = int(is_trainable.sum())
-        windows = self.subwords.windows(model.max_tokens, model.stride)
+        windows = self.subwords.windows(model.max_tokens, model.overlap)
         self.windows = windows.chosen(np.flatnonzero(is_trainable[windows.sequences]))
         self.golds = golds_in_windows(golds, self.windows)
         self.is_answered = np.array([bool(spans) for spans in self.golds], bool)  # (windows,)
@@ -185,7 +185,7 @@ class QaDevSet:
         self.pools = Pools.of(questions)
         if not len(self.pools.known):
             raise RequestError("dev: expected questions with answers, found none of which it is known what is right")
-        is_too_long = splitter(questions).too_long(model.max_tokens, model.stride)
+        is_too_long = splitter(questions).too_long(model.max_tokens, model.overlap)
         log_too_long(model, list(compress(questions, is_too_long)), "dev: ")
 
     def metrics(self, model: AnswerModel, process_group: ProcessGroup = SINGLE_PROCESS) -> Metrics:

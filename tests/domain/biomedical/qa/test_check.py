@@ -139,7 +139,7 @@ def test_lengths_are_measured_in_a_models_subwords(written, tmp_path, tiny_encod
         Question("wide", "What", context, (Answer(context[: 6 * 37 - 1], 0),), document="a"),
         Question("late", "What", context, (Answer("many words", 600),), document="a"),
     ]
-    files, more = written(train=questions), "; raise max_tokens or lower stride; the first is question"
+    files, more = written(train=questions), "; raise overlap; the first is question"
     of_question, of_answer, of_context = (
         finding(files, f"tokens in {part}", model=str(tmp_path / "model"))
         for part in ("a question", "an answer", "a context")

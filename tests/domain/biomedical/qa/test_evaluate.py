@@ -25,7 +25,7 @@ from domain.sampling import spread_evenly
 
 @pytest.fixture(scope="module")
 def model(tiny_bert):
-    found = start_answerer(tiny_bert, max_tokens=24, stride=8, max_answer_tokens=2)
+    found = start_answerer(tiny_bert, max_tokens=24, overlap=16, max_answer_tokens=2)
     torch.nn.init.normal_(found.network.network.qa_outputs.weight, generator=torch.Generator().manual_seed(0))
     found.network.eval()
     return replace(found, threshold=0.0, temperature=2.0)

@@ -8,16 +8,18 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer, RobertaCo
 from bertrelay.errors import RequestError
 from bertrelay.model.new import train_unigram
 from bertrelay.model.tokenizer import load_tokenizer, save_tokenizer
+from bertrelay.settings import options_of
 from domain.biomedical.qa.model import HEAD, AnswerModel, load_model, save_model
+from domain.biomedical.qa.settings import QaSettings
 from domain.biomedical.qa.subwords import PairSplitter
 
 QUESTION, CONTEXT = "mild", "the patient of gout and angina pectoris"
 
 
 def started(tiny_bert, **more):
-    model = start_answerer(tiny_bert, max_tokens=40, stride=14, **more)
+    model = start_answerer(tiny_bert, max_tokens=40, overlap=26, **more)
     return AnswerModel(
-        model.network.eval(), model.tokenizer, 40, 14, 5, threshold=-0.5, temperature=1.7, whole_words=False
+        model.network.eval(), model.tokenizer, 40, 26, 5, threshold=-0.5, temperature=1.7, whole_words=False
     )
 
 
@@ -29,7 +31,7 @@ def test_transformers_loads_the_folder_and_gives_the_same_scores(tiny_bert, tmp_
     splitter = PairSplitter(model.tokenizer)
     subwords = splitter([ask(QUESTION, CONTEXT)])
     width = encoded["input_ids"].shape[1]
-    batch = splitter.batch(subwords, subwords.windows(40, 14), width + 3, 2)  # padding in both directions
+    batch = splitter.batch(subwords, subwords.windows(40, 26), width + 3, 2)  # padding in both directions
     for name in ("input_ids", "attention_mask", "token_type_ids"):
         assert batch[name][:, :width].tolist() == encoded[name].tolist() * 2
         assert not batch[name][:, width:].any()
@@ -44,13 +46,13 @@ def test_transformers_loads_the_folder_and_gives_the_same_scores(tiny_bert, tmp_
 def test_a_model_comes_back_as_it_was_and_a_training_on_it_begins_with_its_head(tiny_bert, tmp_path):
     model = started(tiny_bert)
     save_model(model, tmp_path)
-    back, again = load_model(tmp_path), start_answerer(tmp_path, stride=10, seed=99)
-    for name in ("max_tokens", "stride", "max_answer_tokens", "threshold", "temperature", "whole_words"):
+    back, again = load_model(tmp_path), start_answerer(tmp_path, overlap=30, seed=99)
+    for name in ("max_tokens", "overlap", "max_answer_tokens", "threshold", "temperature", "whole_words"):
         assert getattr(back, name) == getattr(model, name)
     for name, tensor in model.network.state_dict().items():
         torch.testing.assert_close(back.network.state_dict()[name], tensor)
         torch.testing.assert_close(again.network.state_dict()[name], tensor)
-    assert (again.stride, again.threshold, again.temperature) == (10, None, 1.0)
+    assert (again.overlap, again.threshold, again.temperature) == (30, None, 1.0)
 
 
 def test_a_damaged_folder_is_refused(tiny_bert, tmp_path):
@@ -72,10 +74,10 @@ def test_a_roberta_of_transformers_without_ours_beside_reads_pairs_as_its_tokeni
     RobertaForQuestionAnswering(config).save_pretrained(tmp_path)
     save_tokenizer(tokenizer, tmp_path, 64, has_types=False)
     model = load_model(tmp_path)
-    assert (model.max_tokens, model.stride, model.max_answer_tokens, model.threshold) == (64, 21, 30, None)
+    assert (model.max_tokens, model.overlap, model.max_answer_tokens, model.threshold) == (64, 43, 30, None)
     splitter = PairSplitter(model.tokenizer)
     subwords = splitter([ask(QUESTION, CONTEXT)])
-    windows = subwords.windows(64, 21)
+    windows = subwords.windows(64, 43)
     expected = load_tokenizer(tmp_path)(QUESTION, CONTEXT)["input_ids"]
     assert splitter.batch(subwords, windows, len(expected), 1)["input_ids"][0].tolist() == expected
     for found in next(find_answers(model, [ask(QUESTION, CONTEXT)], top=20, precision="fp32")):
@@ -84,9 +86,35 @@ def test_a_roberta_of_transformers_without_ours_beside_reads_pairs_as_its_tokeni
         assert answer == answer.strip()  # though its subwords begin with the space before them
 
 
-def test_other_heads_and_windows_that_hardly_overlap_are_refused(tiny_bert):
-    with pytest.raises(RequestError, match="stride: expected at most half of max_tokens, which is 40, found 21"):
-        start_answerer(tiny_bert, stride=21)
+@pytest.mark.parametrize(
+    ("windows", "expected"),
+    [
+        ({"max_tokens": 384, "stride": 128}, "write overlap = 256, which is max_tokens, 384, less 128$"),
+        (
+            {"stride": 192},
+            "write overlap = 192, which is max_tokens, 384, less 192, or less by as much as the base has",
+        ),
+        ({"max_tokens": 128, "stride": "a"}, "write overlap = max_tokens less it$"),
+    ],
+)
+def test_a_stride_is_refused_with_the_overlap_of_the_same_windows(windows, expected):
+    with pytest.raises(
+        RequestError, match=f"stride: expected the overlap of windows in place of their step; {expected}"
+    ):
+        options_of(QaSettings, {"base": "b", "train": [{"path": "q.jsonl"}], **windows})
+
+
+def test_neighbouring_windows_share_the_overlap_with_question_and_special_tokens(tiny_bert):
+    subwords = PairSplitter(start_answerer(tiny_bert).tokenizer)([ask("mild given", " ".join(["the"] * 14))])
+    windows = subwords.windows(12, 8)  # three special tokens, and two of the question
+    assert list(zip(windows.starts.tolist(), windows.ends.tolist(), strict=True)) == [(0, 7), (4, 11), (7, 14)]
+    assert subwords.too_long(12, 4).tolist() == [True]
+    assert subwords.too_long(12, 5).tolist() == [False]
+
+
+def test_other_heads_and_windows_of_which_each_is_the_next_one_are_refused(tiny_bert):
+    with pytest.raises(RequestError, match="overlap: expected less than max_tokens, which is 40, found 40"):
+        start_answerer(tiny_bert, overlap=40)
     with pytest.raises(RequestError, match=r"expected one that answers questions, found none in .*domain\.qa"):
         load_model(tiny_bert)
     network = start_answerer(tiny_bert).network.network

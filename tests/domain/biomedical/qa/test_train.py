@@ -23,7 +23,7 @@ from domain.biomedical.qa.train import QaDevSet, QaTask
 
 LEARNING = {
     "max_tokens": 40,
-    "stride": 14,
+    "overlap": 26,
     "max_answer_tokens": 5,
     "epochs": 8,
     "batch_tokens": 512,
@@ -80,7 +80,7 @@ def test_answers_are_found_wherever_they_are(learnt, where):
     model, generator, (low, high, mention) = learnt[0], np.random.default_rng(5), PLACES[where]
     drawn = [asked(generator, str(n), int(generator.integers(low, high)), mention) for n in range(200)]
     subwords = PairSplitter(model.tokenizer)(drawn)
-    windows, text_ends = subwords.windows(model.max_tokens, model.stride), np.cumsum(subwords.contexts.lengths)
+    windows, text_ends = subwords.windows(model.max_tokens, model.overlap), np.cumsum(subwords.contexts.lengths)
     edges = windows.ends[np.unique(windows.sequences, return_index=True)[1]]  # of the first window of each text
     firsts, ends = np.array([span for (span,) in gold_spans(drawn, subwords)]).T
     wanted = {
@@ -247,7 +247,10 @@ def test_what_dev_data_cannot_do_is_reported(tiny_bert, capsys):
     splitter, long = PairSplitter(model.tokenizer), question(LONG, "flu", asked="mild given " * 13)
     QaDevSet([*many(5, 2), long], model, splitter, ComputePrecision.FP32).tuned(model)
     reported = capsys.readouterr().err
-    assert "dev: 1 questions count as not answered, 'q' the first: too long: a window of 40 subwords" in reported
+    assert (
+        "dev: 1 questions count as not answered, 'q' the first: too long: with special tokens it must fit into the 26"
+        in reported
+    )
     assert "probabilities are not calibrated: expected at least 20 dev examples" in reported
     with pytest.raises(RequestError, match="dev: expected questions with answers"):
         QaDevSet([question(LONG)], model, splitter, ComputePrecision.FP32)
