@@ -169,7 +169,7 @@ def test_an_over_long_question_is_reported_with_its_id_and_the_others_are_answer
     source, page = write_lines("q.jsonl", lines), tmp_path / "a.html"
     assert "1 too long" in call("qa", "answer", answerer, source, tmp_path / "a.jsonl", "--html", page)
     logged = capsys.readouterr().err
-    assert "1 questions are left without an answer, 'q1' the first: too long: a window of 48 subwords" in logged
+    assert "1 questions are left without an answer, 'q1' the first: too long: with special tokens" in logged
     found = answers(tmp_path / "a.jsonl")
     assert [bool(row["answer"]) for row in found] == [True, False, True]
     assert (found[1]["probability"], found[1]["nbest"]) == (None, [])
