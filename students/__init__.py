@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from students.compress.export import export
     from students.compress.shrink import Shrunk, shrink
     from students.compress.vocabulary import trim_vocabulary
+    from students.evaluate.nearness import nearness
     from students.evaluate.similarity import similarity
     from students.mining.bitext import Mined, Mining, mine, mine_files
     from students.mining.negatives import NegativeMining, mine_negatives
@@ -15,12 +16,22 @@ if TYPE_CHECKING:
     from students.searching.settings import Hnsw
 
 __all__ = ["Hit", "Hnsw", "Mined", "Mining", "NegativeMining", "SearchIndex", "Shrunk", "build_index", "export", "mine"]
-__all__ += ["mine_files", "mine_negatives", "open_index", "search", "shrink", "similarity", "trim_vocabulary"]
+__all__ += [
+    "mine_files",
+    "mine_negatives",
+    "nearness",
+    "open_index",
+    "search",
+    "shrink",
+    "similarity",
+    "trim_vocabulary",
+]
 
 MODULES = {
     "compress.export": ("export",),
     "compress.shrink": ("Shrunk", "shrink"),
     "compress.vocabulary": ("trim_vocabulary",),
+    "evaluate.nearness": ("nearness",),
     "evaluate.similarity": ("similarity",),
     "mining.bitext": ("Mined", "Mining", "mine", "mine_files"),
     "mining.negatives": ("NegativeMining", "mine_negatives"),

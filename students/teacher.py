@@ -67,6 +67,10 @@ class VectorTable:
             raise self._incomplete(len(missing), len(sentences))
         return np.asarray(self._vectors[self._order[positions]], np.float32)
 
+    def has_all(self, sentences: Sequence[str]) -> bool:
+        """Returns true if each of `sentences` has a vector."""
+        return not len(self._find(sentences)[1])
+
     def require(self, blocks: Iterable[Sequence[str]], list_path: Path) -> None:
         """Raises RequestError if a sentence of `blocks` has no vector; the file `list_path` then lists all such."""
         missing = total = 0
@@ -126,6 +130,10 @@ class OpenedTeacher:
     def spaces(self) -> tuple[str, ...]:
         """The digests of encoders whose indexes a student can search: the teacher and its teachers, if they encode."""
         return () if isinstance(self.model, VectorTable) else (self.digest, *self.model.spaces)
+
+    def can_encode(self, sentences: Sequence[str]) -> bool:
+        """Returns true unless a sentence is missing in a file of vectors."""
+        return not isinstance(self.model, VectorTable) or self.model.has_all(sentences)
 
     def encode(self, sentences: Sequence[str], precision: ComputePrecision, show_progress_bar: bool = False) -> Vectors:
         """The vectors of `sentences`, float32 (sentences, dim)."""

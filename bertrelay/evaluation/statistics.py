@@ -36,6 +36,26 @@ def pearson(first: Floats, second: Floats) -> float | None:
     return float(np.corrcoef(first, second)[0, 1])
 
 
+def weighted_spearman(first: Floats, second: Floats) -> Callable[[NDArray[np.float64]], float]:
+    """A function from weights (rows,) to Spearman's correlation of two columns whose row i counts `weights[i]` times.
+
+    With equal weights it is `spearman`; it is nan where a column is constant. For many resamples of the same columns.
+    """
+    columns = [np.unique(column, return_inverse=True)[1] for column in (first, second)]  # equal values, equal numbers
+
+    def correlation(weights: NDArray[np.float64]) -> float:
+        centred, squares, total = [], [], weights.sum()
+        for numbers in columns:
+            counts = np.bincount(numbers, weights)
+            ranks = np.cumsum(counts) - (counts + total) / 2  # mean ranks of ties; their mean over all rows is 0
+            centred.append(ranks[numbers])
+            squares.append(float(counts @ ranks**2))
+        spread = np.sqrt(squares[0] * squares[1]) if len(first) else 0.0
+        return float((weights * centred[0]) @ centred[1] / spread) if spread else np.nan
+
+    return correlation
+
+
 def share(hits: Floats) -> float | None:
     """The mean of zeros and ones; None for an empty list."""
     return float(np.mean(hits)) if len(hits) else None

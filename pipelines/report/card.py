@@ -29,6 +29,7 @@ from pipelines.report.page import duration
 from pipelines.report.tables import DEV, OTHER, Listing, MetricValue, metric_values, score_tables
 from pipelines.report.verdicts import StageResult, verdicts
 from pipelines.run_store import DIGITS, DONE, Done, read_done
+from students.evaluate.verdicts import of_nearness, worst_of
 from students.parallel.settings import ENGLISH
 
 README = "README.md"
@@ -147,6 +148,7 @@ def card_text(
     trainings = [result for result in results if result.corpus is not None]
     own = (StageResult(result.stage, result.kind, result.done.metrics) for result in results if result.is_of_model)
     found, tables = list(verdicts(own)), list(_score_tables(results))
+    of_model = worst_of(result.done.metrics for result in results if result.is_of_model)
     text = environment.get_template("card.md.jinja").render(
         settings=settings,
         encoder=encoder,
@@ -154,6 +156,7 @@ def card_text(
         verdicts=[(label, verdict._replace(text=_cell(verdict.text))) for label, verdict in found],
         is_fit=all(verdict.level != "fail" for _, verdict in found),
         languages=languages,
+        nearness=of_nearness(of_model, languages),
         trainings=[_training(result, settings, with_files) for result in trainings],
         tables=tables,
         has_intervals=any(

@@ -19,7 +19,7 @@ from bertrelay.fingerprint import Digests, content_parts, fingerprint
 from bertrelay.inference.run_model import connect
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, main_first
-from bertrelay.progress import spinner
+from bertrelay.progress import log, spinner
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
@@ -36,6 +36,7 @@ from students.distill.retention import (
 from students.distill.settings import DistillSettings
 from students.distill.start import start_student
 from students.distill.targets import ItemTargets, Targets, fill_targets
+from students.evaluate.nearness import nearness_metrics
 from students.evaluate.translation import encode_once, parallel_metrics, save_variance, translation_metrics
 from students.parallel.corpus import ParallelCorpus, build_corpus
 from students.parallel.general_sentences import GENERAL, general_sentences
@@ -44,6 +45,7 @@ from students.teacher import OpenedTeacher, open_teacher
 
 EXPLAINED, CRITERION = "dev/explained_variance", "dev/score"
 CORPUS_VERSION = 4
+UNTRAINED = "untrained/"
 
 
 def run(settings: DistillSettings, context: StageContext) -> Metrics:
@@ -103,13 +105,19 @@ def distillation_task(
 ) -> "DistillationTask":
     """The training of `student` from its start, with tokens, retained vectors and the teacher's of the dev data."""
     with spinner("the teacher's vectors of the held-out sentences"):
-        dev_teacher = encode_once(teacher, corpus.dev_texts, precision, process_group=context.process_group)
+        untrained = corpus.dev_untrained_texts
+        has_untrained = teacher.can_encode(untrained)
+        texts = [*corpus.dev_texts, *(untrained if has_untrained else ())]
+        dev_teacher = encode_once(teacher, texts, precision, process_group=context.process_group)
+    if not has_untrained:
+        log("the teacher's file has no vectors of the untrained held-out sentences: their nearness is not measured")
     retained = retained_targets(student, corpus, context)
     freeze_layers(student, settings.frozen_layers)
     with main_first(context.process_group):
         tokens = store_tokens(corpus.texts, len(corpus), prompt_tokenizer(student), context.work / "tokens")
     kind = InBatchDistillationTask if compare_batches(settings.objectives) else DistillationTask
-    return kind(student, settings, ItemTargets(corpus, targets, retained), tokens, dev_teacher, precision)
+    item_targets = ItemTargets(corpus, targets, retained)
+    return kind(student, settings, item_targets, tokens, dev_teacher, precision, has_untrained)
 
 
 def save_student(student: SentenceEncoder, corpus: ParallelCorpus, targets: Targets, context: StageContext) -> None:
@@ -128,6 +136,7 @@ class DistillationTask:
 
     dev_teacher: gives the teacher's vectors of the held-out sentences: of English, and of translations only where these
         learn vectors of their own.
+    has_untrained: it gives those of other domains and languages than the trained ones, too.
     """
 
     model: SentenceEncoder
@@ -136,6 +145,7 @@ class DistillationTask:
     tokens: Tokens
     dev_teacher: Encode
     precision: ComputePrecision
+    has_untrained: bool
 
     def __post_init__(self) -> None:
         self.corpus = self.targets.corpus
@@ -168,7 +178,7 @@ class DistillationTask:
         return {name: getattr(weights, name) * loss.sum(vectors, inputs) for name, loss in self.losses.items()}
 
     def evaluate(self, process_group: ProcessGroup = SINGLE_PROCESS) -> Metrics:
-        """Translation accuracy and distances by language, and accuracy on domains and languages that are not trained.
+        """Translation accuracy and nearness to the teacher by language, on trained domains and on untrained ones.
 
         `dev/score`, which chooses the weights, is the mean of 1 − the relative distance and of the accuracy on those.
         """
@@ -176,16 +186,20 @@ class DistillationTask:
         sets = [*pairs.values(), *untrained.values()]
         sentences = [sentence for translations in sets for texts in translations for sentence in texts]
         encode = encode_once(self.model, sentences, self.precision, process_group=process_group)
+        own_vectors = self.corpus.own_vectors
         metrics = parallel_metrics(
-            pairs, encode, self.dev_teacher, self.targets.teacher.variance, own_vectors=self.corpus.own_vectors
+            pairs, encode, self.dev_teacher, self.targets.teacher.variance, own_vectors=own_vectors
         )
+        metrics |= nearness_metrics(pairs, encode, self.dev_teacher, own_vectors=own_vectors)
         distances = [value for name, value in metrics.items() if name.startswith("mse_relative/") and value is not None]
         sizes = {f"sentences/{language}": len(translations.other) for language, translations in pairs.items()}
+        if self.has_untrained:
+            metrics |= nearness_metrics(untrained, encode, self.dev_teacher, own_vectors=own_vectors, kind=UNTRAINED)
         metrics = {f"dev/{name}": value for name, value in {**metrics, **sizes}.items()}
         for language, translations in untrained.items():
             vectors = encode(translations.english), encode(translations.other)
             metrics |= translation_metrics(language, vectors, f"dev/{ACCURACY}/untrained")
-            metrics[f"dev/sentences/untrained/{language}"] = len(translations.other)
+            metrics[f"dev/sentences/{UNTRAINED}{language}"] = len(translations.other)
         if distances:
             metrics[EXPLAINED] = 1 - float(np.mean(distances))
             accuracy = mean_accuracies(metrics).get("untrained", metrics[EXPLAINED])

@@ -12,10 +12,11 @@ from bertrelay.evaluation.encode import Encode, metrics_at
 from bertrelay.evaluation.similarity import matrix
 from bertrelay.files import write_json
 from bertrelay.model.encoder import SentenceEncoder, open_encoder
-from bertrelay.progress import spinner
+from bertrelay.progress import log, spinner
 from bertrelay.stage import Metrics, StageContext
 from students.evaluate.bitext import mining_metrics
 from students.evaluate.lookup import lookup_metrics
+from students.evaluate.nearness import nearness_metrics
 from students.evaluate.retrieval import search_metrics
 from students.evaluate.settings import EvaluateSettings
 from students.evaluate.translation import encode_once, english_of, parallel_metrics, read_variance
@@ -86,6 +87,8 @@ class EvaluationSets:
 
     def metrics(self, encode: Encode, teacher: Encode | None = None, variance: float | None = None) -> Metrics:
         scores = parallel_metrics(self.parallel, encode, teacher, variance, with_intervals=True)
+        if teacher is not None:
+            scores |= nearness_metrics(self.parallel, encode, teacher, with_intervals=True)
         return scores | (sts_metrics(self.sts, encode) if self.sts else {})
 
 
@@ -94,7 +97,7 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
     precision = context.precision(settings.precision)
     if not context.process_group.is_main:
         return {}
-    if settings.recall_at is not None or settings.xsim or settings.mining:
+    if settings.xsim or settings.mining:
         load_faiss()  # raises where it is missing, before anything is encoded
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
         tests = EvaluationSets.read(settings.parallel, settings.sts, context, rejects, xsim=settings.xsim)
@@ -105,10 +108,10 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
     if settings.teacher is not None:
         teacher = open_teacher(settings.teacher, settings.teacher_prompt, context.cache)
         if teacher.dim != student.dim:
-            raise RequestError(
-                f"teacher: expected vectors of the model's {student.dim} dimensions, found {teacher.dim}; "
-                "leave `teacher` out when the model is no student of it"
-            )
+            sizes = f"{student.dim} dimensions of the model and {teacher.dim} of the teacher"
+            if settings.recall_at is not None:
+                raise RequestError(f"recall_at: expected vectors of one size to search, found {sizes}; leave it out")
+            log(f"{sizes}: only the agreement of similarities is measured, as other vectors cannot be compared")
     encode = tests.encode(student, precision, progress=True)
     if teacher is not None:
         encode_teacher = encode_once(teacher, english_of(tests.parallel), precision, progress=True)

@@ -111,8 +111,11 @@ def translation_metrics(
 def mse_metrics(language: str, student: Vectors, teacher: Vectors, variance: float | None) -> Metrics:
     """`mse/<language>`, the mean over sentences and dimensions, and `mse_relative/<language>` in units of `variance`.
 
-    sentence-transformers reports the former times −100. Without `variance` the latter is left out.
+    sentence-transformers reports the former times −100. Without `variance` the latter is left out, and both are where
+    the vectors differ in size.
     """
+    if student.shape != teacher.shape:
+        return {}
     raw = float(np.mean((student.astype(np.float64) - teacher) ** 2))
     relative = {} if variance is None else {f"mse_relative/{language}": raw * teacher.shape[1] / variance}
     return {f"mse/{language}": raw, **relative}

@@ -1,20 +1,42 @@
 """The verdict on a student, from the metrics that its training or its evaluation recorded."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from statistics import fmean
+from typing import NamedTuple
 
 from bertrelay.errors import plural
 from bertrelay.evaluation.verdict import Gain, Verdict, counted, gain, judge, listed
 from bertrelay.stage import Metrics
 from students.parallel.settings import ENGLISH
 
+MEAN = "mean"
+"""In place of a language: the mean over all but English."""
 FEW = 100
 """Sentences of a language; with fewer its metrics are rough."""
 MEAN_VECTOR = "the mean vector of the teacher"
 LOOKUP = "word-for-word lookup"
 CHANCE = "chance at finding translations"
 SEARCH = "chance at search"
+
+# A student and its teacher are said to have one vector space where both hold, in every language:
+NEAR_COSINE = 0.7
+"""Least mean cosine to the teacher's vectors. Its square, 0.49, is the fraction of a vector's squared length that lies
+in the teacher's direction: below it, more than half of the vector is something else."""
+NEAR_RECALL = 0.95
+"""Least ratio of recall@10 in the teacher's index to that of English: whoever searches a teacher's index with the
+student then loses at most one hit in twenty by asking in another language."""
+
+
+class Nearness(NamedTuple):
+    """Nearness of a student to its teacher.
+
+    is_one_space: by the rule of NEAR_COSINE and NEAR_RECALL; None where that needs a recall that was not measured.
+    text: the metrics in words.
+    """
+
+    is_one_space: bool | None
+    text: str
 
 
 def of_student(metrics: Metrics) -> Verdict | None:
@@ -46,7 +68,53 @@ def of_student(metrics: Metrics) -> Verdict | None:
     few = {language: size for language, size in sizes.items() if size < FEW}
     counts = [f"{size} {plural(size, 'pair', 'pairs')} in {name}" for name, size in few.items()]
     doubts = [f"too few to be sure: {listed(counts)}"] if few else []
-    return judge(_facts(distances, accuracies, scores is not metrics), gains, doubts)
+    facts = _facts(distances, accuracies, of_nearness(scores), is_dev=scores is not metrics)
+    return judge(facts, gains, doubts)
+
+
+def worst_of(results: Iterable[Metrics]) -> Metrics:
+    """The metrics that `of_nearness` needs, of several results of one model: the values farthest from the teacher.
+
+    Of a training they are those on its untrained held-out sentences: a student may be near in its trained domains only.
+    """
+    worst: dict[str, float] = {}
+    for metrics in results:
+        for name, value in metrics.items():
+            test = name.replace("dev/nearness/", "nearness/").replace("/untrained/", "/")
+            is_untrained = not name.startswith("dev/") or "/untrained/" in name
+            if value is not None and is_untrained and test.startswith(("nearness/", "recall_at_10_ratio/")):
+                farther = max if test.startswith(("nearness/unrelated/", "nearness/error/")) else min
+                worst[test] = farther(value, worst.get(test, value))
+    return dict(worst)
+
+
+def of_nearness(metrics: Metrics, languages: Collection[str] = ()) -> Nearness | None:
+    """Judges `nearness/…` and `recall_at_10_ratio/…`, of all languages or of `languages`; None without such metrics."""
+    cosines, unrelated, recalls = (
+        {
+            language: value
+            for language, [value] in _by_language(metrics, pattern).items()
+            if language != MEAN and (not languages or language in languages)
+        }
+        for pattern in ("nearness/cosine/([^/]+)", "nearness/unrelated/([^/]+)", "recall_at_10_ratio/([^/]+)")
+    )
+    if not cosines:
+        return None
+    words = f"mean cosine to the teacher's vectors {_range(cosines)}"
+    if unrelated:
+        words += f", of unrelated sentences {fmean(unrelated.values()):.3f}"
+    if recalls:
+        words += f"; recall@10 in the teacher's index {_range(recalls)} of what English finds"
+    is_near = min(cosines.values()) >= NEAR_COSINE and min(recalls.values(), default=1.0) >= NEAR_RECALL
+    unsearched = cosines.keys() - recalls.keys() - {ENGLISH}
+    return Nearness(None if is_near and unsearched else is_near, words)
+
+
+def _range(values: Mapping[str, float]) -> str:
+    """`0.441 (ko) to 0.547 (en)`, the lowest and the highest of several languages."""
+    low, high = (choose(values, key=lambda language: values[language]) for choose in (min, max))
+    ends = [f"{values[language]:.3f} ({language})" for language in dict.fromkeys([low, high])]
+    return " to ".join(ends)
 
 
 def _scores(metrics: Metrics) -> Metrics:
@@ -93,8 +161,14 @@ def _in_languages(gains: Mapping[str, Gain]) -> list[Gain]:
     return [measured[names[0]]._replace(than=f"{measured[names[0]].than} in {listed(names)}") for names in by_finding]
 
 
-def _facts(distances: Mapping[str, list[float]], accuracies: Mapping[str, list[float]], is_dev: bool) -> str:
-    """The metrics, from the lowest to the highest language."""
+def _facts(
+    distances: Mapping[str, list[float]],
+    accuracies: Mapping[str, list[float]],
+    nearness: Nearness | None,
+    *,
+    is_dev: bool,
+) -> str:
+    """The metrics, from the lowest to the highest language, and if they are those of one vector space."""
     means = {
         "translation accuracy": [fmean(values) for values in accuracies.values()],
         "squared distance to the teacher (1 is its mean vector's)": [fmean(values) for values in distances.values()],
@@ -104,5 +178,12 @@ def _facts(distances: Mapping[str, list[float]], accuracies: Mapping[str, list[f
         for name, values in means.items()
         if values
     ]
+    if nearness:
+        claims = {
+            True: "on these sentences one vector space with the teacher: ",
+            False: "not the teacher's vector space: ",
+            None: "",
+        }
+        ranges.append(f"{claims[nearness.is_one_space]}{nearness.text}")
     text = "; ".join(ranges) + (" on dev data" if is_dev else "")
     return text[:1].upper() + text[1:]

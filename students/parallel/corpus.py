@@ -5,7 +5,7 @@ one sentence of the dev split when they are equal but for case.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -140,8 +140,16 @@ class ParallelCorpus:
     @property
     def dev_texts(self) -> list[str]:
         """The distinct sentences of `dev` that the teacher encodes."""
-        english = [sentence for pairs in self.dev.values() for sentence in pairs.english]
-        other = [sentence for pairs in self.dev.values() for sentence in pairs.other] if self.own_vectors else []
+        return self._encoded_texts(self.dev)
+
+    @property
+    def dev_untrained_texts(self) -> list[str]:
+        """The distinct sentences of `dev_untrained` that the teacher encodes."""
+        return self._encoded_texts(self.dev_untrained)
+
+    def _encoded_texts(self, sets: Mapping[str, Translations]) -> list[str]:
+        english = [sentence for pairs in sets.values() for sentence in pairs.english]
+        other = [sentence for pairs in sets.values() for sentence in pairs.other] if self.own_vectors else []
         return list(dict.fromkeys([*english, *other]))
 
     @property

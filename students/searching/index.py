@@ -184,7 +184,7 @@ def open_index(
     manifest = require_manifest(folder)
     encoder = open_encoder(model, cache)
     if manifest.origin.model_digest in encoder.spaces:
-        log(f"{folder}: made by another model, in whose space this one's vectors are")
+        log(f"{folder}: made by another model, whose indexes this one may search")
     else:
         check_model(folder, manifest.origin, encoder_digest(encoder), encoder.dim)
     return _load_index(encoder, folder, manifest, kind, show, verify)

@@ -130,6 +130,26 @@ def test_a_student_that_does_not_fit_its_teacher_is_said_to_before_its_use(tmp_p
     assert "Measured by the stage student: Better than the mean vector" in text and "It maps sentences" in text
 
 
+def test_one_vector_space_is_claimed_only_where_the_metrics_show_it(tmp_path, finished):
+    folder = tmp_path / "student/abc"
+    shutil.copytree(finished / "student/latest", folder)
+    facts = json.loads((folder / "done.json").read_text())
+    near = {f"nearness/cosine/{language}": 0.8 for language in ("en", "de", "fr")} | {"nearness/cosine/sw": 0.1}
+    near |= {f"recall_at_10_ratio/{language}": 0.97 for language in ("de", "fr")}
+    untrained = {f"dev/nearness/cosine/untrained/{language}": 0.75 for language in ("en", "de", "fr")}
+    for number, (changed, words) in enumerate(
+        [
+            ({}, "share one vector space on the sentences they were compared on: mean cosine"),
+            ({"recall_at_10_ratio/fr": 0.9}, "This is not the teacher's vector space."),
+            ({"dev/nearness/cosine/untrained/de": 0.4}, "vectors 0.400 (de) to 0.750 (en); recall@10"),
+        ]
+    ):
+        facts["metrics"] = near | untrained | changed
+        (folder / "done.json").write_text(json.dumps(facts))
+        text = write_card(folder / "model", tmp_path / f"out{number}", results=[folder], license="mit").read_text()
+        assert words in text and ("one vector space" in text) == (not changed)
+
+
 def test_its_figures_are_those_of_the_stages_and_of_the_published_model_alone(finished, card):
     metrics = read_done(finished / "test/latest").metrics
     names = ["translation_accuracy/en-de", "translation_accuracy/de-en", "sts/de/spearman_cosine"]

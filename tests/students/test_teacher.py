@@ -129,6 +129,8 @@ def test_a_student_of_the_vectors_is_the_student_of_the_model_that_made_them(tin
         )
         student = SentenceEncoder.load(context.output / "model")
         results.append((metrics["dev/explained_variance"], student, evaluate(scored, context)))
+        untrained = {name for name in metrics if name.startswith("dev/nearness/cosine/untrained/")}
+        assert bool(untrained) == isinstance(teacher, str), "the file has no vectors of the project's sentences"
     (dev, student, scores), (other_dev, other_student, other_scores) = results
     assert other_dev == pytest.approx(dev, abs=1e-6) and other_scores == pytest.approx(scores, abs=1e-5)
     vectors, others = (encoder.encode(texts, precision="fp32") for encoder in (student, other_student))

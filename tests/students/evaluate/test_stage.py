@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from scipy.spatial.distance import pdist
 from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import TranslationEvaluator
@@ -16,6 +17,8 @@ from students.evaluate.settings import EvaluateSettings
 from students.evaluate.stage import run
 from students.evaluate.translation import save_variance, translation_metrics
 from teachers.pairs.model import start_cross_encoder
+
+MEASURES = ("cosine", "agreement", "error", "unrelated")
 
 
 @pytest.fixture
@@ -66,7 +69,8 @@ def test_one_encoding_serves_all_metrics_and_they_have_the_names_of_the_docs(con
     assert set(metrics) == with_intervals(
         *(f"{name}/{direction}" for name in ("translation_accuracy", "lookup_accuracy") for direction in directions),
         *(f"sts/{name}/spearman_cosine" for name in sts),
-    ) | {"mse/en", "mse/de", "mse/fr"}
+        *(f"nearness/{measure}/{language}" for measure in MEASURES for language in ("en", "de", "fr")),
+    ) | {"mse/en", "mse/de", "mse/fr", *(f"nearness/{measure}/mean" for measure in MEASURES)}
     assert [kind for kind, _ in encoded] == ["xlm-roberta", "bert"]
     by_student, by_teacher = (sentences for _, sentences in encoded)
     assert sorted(by_student) == sorted({*english, *german, *french})
@@ -87,6 +91,8 @@ def test_metrics_are_those_of_arithmetic_on_the_vectors(context, models, toy, tm
         squares = (vectors[language] - targets) ** 2
         assert metrics[f"mse/{language}"] == pytest.approx(squares.mean(), rel=1e-4)
         assert metrics[f"mse_relative/{language}"] == pytest.approx(squares.sum(axis=1).mean() / 2.5, rel=1e-4)
+        similarities = [1 - pdist(rows, "cosine") for rows in (vectors[language], targets)]
+        assert metrics[f"nearness/agreement/{language}"] == pytest.approx(spearmanr(*similarities).statistic, abs=1e-3)
     for prefix, dim in (("", 16), ("3-dimensions/", 3)):
         cut = {name: rows[:, :dim] for name, rows in vectors.items()}
         units = {name: rows / np.linalg.norm(rows, axis=1, keepdims=True) for name, rows in cut.items()}
@@ -225,10 +231,15 @@ def test_the_picture_shows_each_sentence_in_every_language(context, models, toy)
     np.testing.assert_allclose(picture["matrix"], units @ units.T, atol=1e-5)
 
 
-def test_a_teacher_of_another_size_is_refused_before_anything_is_encoded(
-    context, models, toy, tiny_encoder, tmp_path, encoded
+def test_with_a_teacher_of_another_size_similarities_are_compared_only_and_nothing_is_searched(
+    context, models, toy, tiny_encoder, tmp_path, encoded, capfd
 ):
     tiny_encoder("bert", ["a dog"], pooling=["cls", "mean"]).save(tmp_path / "wide")
-    with pytest.raises(RequestError, match="the model's 16 dimensions, found 32"):
-        evaluate(context, model=models["model"], teacher=str(tmp_path / "wide"), parallel=[toy.source("test")])
+    sets = {"model": models["model"], "teacher": str(tmp_path / "wide"), "parallel": [toy.source("test")]}
+    with pytest.raises(RequestError, match=r"recall_at: expected vectors of one size .* 16 dimensions .* 32 of the"):
+        evaluate(context, **sets, recall_at=3)
     assert not encoded
+    metrics = evaluate(context, **sets)
+    assert "only the agreement of similarities is measured" in capfd.readouterr().err
+    measured = {name.rpartition("/")[0] for name in metrics if name.startswith(("nearness", "mse", "recall"))}
+    assert measured == {"nearness/agreement"}
