@@ -145,7 +145,7 @@ class DistillationTask:
     tokens: Tokens
     dev_teacher: Encode
     precision: ComputePrecision
-    has_untrained: bool
+    has_untrained: bool = True
 
     def __post_init__(self) -> None:
         self.corpus = self.targets.corpus
