@@ -221,13 +221,3 @@ def check_size(rows: int, columns: int) -> None:
             f"a picture of {rows:,} × {columns:,} cells cannot be read; give at most {MOST_CELLS} × {MOST_CELLS}, "
             "or write the similarities as JSON or CSV"
         )
-
-
-def text_width(text: str, size: float) -> float:
-    """The width of `text` in this machine's fonts, in the unit of `size`."""
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.textpath import text_to_path
-
-    with collect_missing_scripts():
-        font = FontProperties(family=font_families([text]), size=size)
-        return float(text_to_path.get_text_width_height_descent(text, font, ismath=False)[0])

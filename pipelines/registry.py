@@ -50,8 +50,8 @@ STAGES = {
     "domain.pretraining": [
         ("domain.pretrain", 6, "settings:PretrainSettings", "train:run", "domain:pretraining"),
     ],
-    "domain.terms": [
-        ("domain.terms", 3, "settings:TermsSettings", "terms:run", "domain:terms"),
+    "domain": [
+        ("domain.terms", 4, "terms:TermsSettings", "terms:run", "domain:terms"),
     ],
     "domain.biomedical.ner": [
         ("domain.ner", 8, "settings:NerSettings", "train:run", "domain:entities"),

@@ -22,7 +22,7 @@ from domain.clinical.model import save_model as save_outcome
 from domain.clinical.model import start_model as start_outcome
 from domain.clinical.predict import OutcomeScorer
 from domain.clinical.settings import OutcomeModelSettings
-from domain.terms.vectors import term_vectors
+from domain.terms import term_vectors
 from students import shrink
 from teachers.pairs.model import start_cross_encoder
 from teachers.pairs.rerank import load_scorer

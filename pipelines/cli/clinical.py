@@ -12,7 +12,7 @@ from bertrelay.files import check_output
 from bertrelay.settings import ModelSource
 from domain.checks import exit_code
 from domain.clinical.settings import AuditSettings, OutcomeName, ScoreOptions
-from domain.terms.settings import TERM, TermsSettings
+from domain.terms import TERM, TermsSettings, describe_terms
 from pipelines.cli.biomedical import data
 from pipelines.cli.options import (
     DATASET_HELP,
@@ -216,8 +216,6 @@ def terms(
     given = {"model": ModelSource.parse(model), "terms": options.table(source, columns), "ratings": ratings}
     checked = validated(TermsSettings, {**given, **settings})
     with stopping_at_once():
-        from domain.terms.terms import describe_terms
-
         metrics = describe_terms(checked, folder, overwrite=options.overwrite)
     if options.as_json:
         write_out(json.dumps({"output": str(folder), "metrics": metrics}))

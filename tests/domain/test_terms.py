@@ -15,20 +15,16 @@ from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.model.network import save_backbone
 from bertrelay.model.tokenizer import load_tokenizer, save_tokenizer
-from bertrelay.plots import collect_missing_scripts, cut
-from domain.terms import TermsSettings, describe_terms, nearest_terms, term_vectors
-from domain.terms.picture import (
-    NO_GROUP,
-    OTHERS,
-    TERM_SIZE,
-    Map,
+from domain.terms import (
+    TermsSettings,
+    describe_terms,
     draw_terms,
-    place_labels,
-    place_terms,
-    shown_groups,
+    group_metrics,
+    nearest_terms,
+    read_ratings,
+    read_terms,
+    term_vectors,
 )
-from domain.terms.settings import read_ratings, read_terms
-from domain.terms.vectors import group_metrics
 
 TERMS = [
     "heart failure",
@@ -137,7 +133,7 @@ def test_a_classifier_a_sentence_encoder_and_a_plain_folder_of_one_network_give_
 @pytest.mark.parametrize(
     ("terms", "expected"),
     [
-        (["fever", "\u200b"], "without a piece .* position 1"),
+        (["fever", "\u200b"], "without a subword .* position 1"),
         (["fever", "gout " * 60], "more than the 32 .* position 1"),
     ],
 )
@@ -160,9 +156,7 @@ def test_vectors_that_are_not_finite_are_an_error(tiny_encoder):
 # NearestTerms
 
 
-@pytest.mark.parametrize("cells", [4_000_000, 100])
-def test_neighbours_are_those_of_brute_force(monkeypatch, cells):
-    monkeypatch.setattr("domain.terms.vectors.BLOCK_CELLS", cells)
+def test_neighbours_are_those_of_brute_force():
     vectors = np.random.default_rng(1).normal(size=(37, 6)).astype(np.float32)
     found = nearest_terms(vectors, 4)
     for row in range(37):
@@ -222,17 +216,15 @@ def test_term_and_group_are_found_in_every_file(tmp_path, name, text, columns, e
         assert [(term.text, term.group) for term in read_terms(table, rejects)] == expected
 
 
-def test_a_pair_rated_twice_has_the_mean_and_ratings_of_other_terms_are_counted(tmp_path, capsys):
+def test_a_pair_rated_twice_has_the_mean_and_ratings_of_other_terms_are_counted(tmp_path):
     rated = [("a", "b", 1), ("b", "a", 4), ("a", "x", 2), ("b", "c", "3.5"), (" c", "a ", 0), ("y", "x", 1)]
     path = write(tmp_path / "r.csv", [("term1", "term2", "score"), *rated, ("a", "b", "?")])
     table = settings("/m", path, ratings=path).ratings
     with Rejects(None, limit=1) as rejects:
-        found = read_ratings(table, {"a": 0, "b": 1, "c": 2}, rejects)
-    assert dict(zip(found.pairs, found.scores, strict=True)) == {(0, 1): 2.5, (1, 2): 3.5, (0, 2): 0.0}
-    assert (found.missing, found.repeated, dict(rejects.counts)) == (2, 1, {"no score": 1})
-    logged = capsys.readouterr().err
-    assert "2 of 6 ratings are of 2 terms that are not listed" in logged
-    assert "1 ratings are of a pair that is rated already" in logged
+        means, counts = read_ratings(table, {"a": 0, "b": 1, "c": 2}, rejects)
+    assert means == {(0, 1): 2.5, (1, 2): 3.5, (0, 2): 0.0}
+    assert counts == {"terms/rated_pairs": 3, "terms/ratings_missing": 2, "terms/ratings_repeated": 1}
+    assert dict(rejects.counts) == {"no score": 1}
     with Rejects(None, limit=1) as rejects, pytest.raises(RequestError, match=r"found 0 in .* and 6 ratings of other"):
         read_ratings(table, {"z": 0}, rejects)
 
@@ -240,44 +232,20 @@ def test_a_pair_rated_twice_has_the_mean_and_ratings_of_other_terms_are_counted(
 # The picture
 
 
-def test_no_label_covers_another_or_a_mark_or_leaves_the_frame():
-    """Measured on what matplotlib draws, for terms in tight clusters of some 20, as t-SNE gives them."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    generator, count = np.random.default_rng(5), 100
-    positions = generator.normal(size=(count // 20 + 1, 2)).repeat(20, axis=0)[:count] * 30
-    names = ["acute kidney injury", "gout", "심부전", "recurrent swelling of both of the ankles", "COPD"]
-    texts = [f"{names[place % 5]} {place}" for place in range(count)]
-    placed = Map(np.arange(count), positions + generator.normal(size=(count, 2)) * 2, 30.0, 7, count)
-    figure, unlabelled = draw_terms(texts, [str(place // 20) for place in range(count)], placed)
-    assert unlabelled == 0
-    too_many = place_labels(np.full((9, 2), 50.0), np.full((9, 2), (60.0, 30.0)), (100, 100), 5)
-    assert 0 < np.isnan(too_many).all(axis=1).sum() < 9  # those that find no place are left out
-
-    axes, renderer = figure.axes[0], FigureCanvasAgg(figure).get_renderer()
-    labels = [text for text in axes.texts if text.get_fontsize() == TERM_SIZE]
-    assert {text.get_text() for text in labels} == set(map(cut, texts))
-    with collect_missing_scripts():
-        boxes = np.array([text.get_window_extent(renderer).extents for text in labels])
-    assert not np.triu(overlaps(boxes, boxes), 1).any()
-    centres = np.concatenate([axes.transData.transform(marks.get_offsets()) for marks in axes.collections])
-    assert len(centres) == count
-    assert not overlaps(boxes, np.hstack([centres - 4, centres + 4])).any()
-    frame = axes.get_window_extent(renderer)
-    assert (boxes[:, :2] >= frame.min).all() and (boxes[:, 2:] <= frame.max + 2).all()
-
-
-def overlaps(boxes, others, slack=0.5):
-    low = np.maximum(boxes[:, None, :2], others[None, :, :2])
-    high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
-    return (high - low > slack).all(axis=-1)
-
-
-def test_of_many_groups_the_smallest_are_shown_as_one():
-    groups = [str(place) for place in range(20) for _ in range(20 - place)]
-    shown = shown_groups([*groups, ""])
-    assert (len(set(shown)), shown[groups.index("10")], shown[groups.index("11")]) == (13, "10", OTHERS)
-    assert shown[-1] == NO_GROUP
+def test_each_term_has_a_label_beside_its_mark_and_each_group_its_colour_and_shape():
+    texts = ["gout", "심부전", "a term of many words that is longer than a label", "$x$", "_y"]
+    groups = ["_x", "_x", "$y$", "", "z"]
+    positions = np.random.default_rng(0).normal(size=(5, 2))
+    figure = draw_terms([*texts, "not drawn"], [*groups, "z"], np.vstack([positions, [np.nan, np.nan]]), "note")
+    axes = figure.axes[0]
+    labels = [text for text in axes.texts if hasattr(text, "xyann")]
+    np.testing.assert_array_equal([text.xy for text in labels], positions)
+    assert [text.get_text()[:20] for text in labels] == [text[:20] for text in texts]
+    shown = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert shown == ["2 _x", "1 $y$", "1 no group", "1 z"]
+    assert axes.get_title(loc="left") == "5 of 6 terms by t-SNE"
+    looks = {(str(marks.get_facecolor()), len(marks.get_paths()[0].vertices)) for marks in axes.collections}
+    assert len(looks) == 4
 
 
 # The stage
@@ -321,45 +289,39 @@ def test_the_same_seed_gives_the_same_picture_and_another_one_another(model, lis
     describe_terms(settings(model, listed), tmp_path)
     for name in ("terms.csv", "tsne.svg", "tsne.png"):
         assert (tmp_path / name).read_bytes() == (output / name).read_bytes()
-    vectors = np.load(output / "vectors.npy")
-    first, other = (place_terms(vectors, seed).positions for seed in (7, 8))
-    assert not {*map(tuple, first)} & {*map(tuple, other)}
+    describe_terms(settings(model, listed, seed=8), tmp_path / "other")
+    first, other = (
+        {(row["x"], row["y"]) for row in rows_of(folder / "terms.csv")} for folder in (output, tmp_path / "other")
+    )
+    assert len(first) == 8 and not first & other
 
 
 def test_two_terms_have_no_picture_and_what_an_earlier_run_left_is_gone(model, described, tmp_path, capsys):
     output = tmp_path / "out"
     shutil.copytree(described[1], output)
     two = write(tmp_path / "two.csv", [("term",), *((term,) for term in TERMS[:2])])
-    metrics = describe_terms(settings(model, two, output="parquet"), output)
+    metrics = describe_terms(settings(model, two, output="parquet"), output, overwrite=True)
     table = pq.read_table(output / "vectors.parquet")
     assert table["text"].to_pylist() == TERMS[:2]
     expected = term_vectors(model, TERMS[:2], precision="fp32")
     np.testing.assert_array_equal(np.array(table["vector"].to_pylist(), np.float32), expected)
     assert not [path for path in output.iterdir() if path.name.startswith(("tsne", "vectors.npy"))]
     assert metrics["terms/perplexity"] is None
-    assert "no picture: t-SNE needs 5 terms at least, and there are 2" in capsys.readouterr().err
+    assert "no picture: t-SNE needs 5 terms at least, found 2" in capsys.readouterr().err
     assert len(rows_of(output / "neighbours.csv")) == 2
-
-
-def test_every_group_is_in_the_legend():
-    placed = Map(np.arange(5), np.random.default_rng(0).normal(size=(5, 2)), 1.0, 0, 5)
-    figure, _ = draw_terms(list("abcde"), ["_x", "_x", "$y$", "", "z"], placed)
-    shown = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
-    assert shown == ["_x (2)", "$y$ (1)", "z (1)", "no group (1)"]
 
 
 def test_of_more_terms_than_can_be_seen_a_seeded_part_is_drawn_and_reported(
     model, listed, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr("domain.terms.picture.MOST_TERMS", 6)
-    monkeypatch.setattr("domain.terms.terms.MOST_TERMS", 6)
+    monkeypatch.setattr("domain.terms.MOST_DRAWN", 6)
     describe_terms(settings(model, listed), tmp_path / "out")
     assert sum(row["x"] != "" for row in rows_of(tmp_path / "out" / "terms.csv")) == 6
     assert "6 of 8 terms" in (tmp_path / "out" / "tsne.svg").read_text()
     assert "6 of 8 terms, drawn at random" in capsys.readouterr().err
 
 
-def test_terms_without_known_pieces_are_counted_those_without_any_left_out_and_too_many_stop(model, tmp_path, capsys):
+def test_terms_without_known_subwords_are_counted_those_without_any_left_out_and_too_many_stop(model, tmp_path, capsys):
     odd = write(tmp_path / "odd.csv", [("term",), *((term,) for term in [*TERMS, "\u200b", "\u2603 fever", "\u2603"])])
     metrics = describe_terms(settings(model, odd, max_rejects=0.2), tmp_path / "out")
     assert (metrics["terms/count"], metrics["terms/rejected"], metrics["terms/unknown"]) == (10, 1, 1)
@@ -367,21 +329,20 @@ def test_terms_without_known_pieces_are_counted_those_without_any_left_out_and_t
     assert [int(row["pieces"]) - int(row["known_pieces"]) for row in listed] == [1, 1]
     assert '"line": 10' in (tmp_path / "out" / "rejects.jsonl").read_text()
     logged = capsys.readouterr().err
-    assert "1 of 10 terms have no piece" in logged
-    assert "1 × a term without a piece in the model's vocabulary" in logged
+    assert "1 of 10 terms have no subword" in logged
+    assert "1 × a term without a subword in the model's vocabulary" in logged
     with pytest.raises(WorkError, match=r"odd\.csv, line 10"):
-        describe_terms(settings(model, odd, max_rejects=0.05), tmp_path / "out")
+        describe_terms(settings(model, odd, max_rejects=0.05), tmp_path / "stopped")
 
 
 @pytest.mark.parametrize(
     ("terms", "given", "expected"),
     [
-        (["gout", "gout"], {}, r"two terms at least, .* found 1; left out were 1 × a term that is there"),
-        (["☃", "☂"], {}, "knows pieces of, found none among 2"),
+        (["gout", "gout"], {}, r"two terms at least, found 1; left out were 1 × a term that is there"),
         (TERMS, {"perplexity": 8}, "less than the 8 terms"),
     ],
 )
-def test_too_few_or_unknown_terms_and_too_much_perplexity_are_refused(model, tmp_path, terms, given, expected):
+def test_too_few_terms_and_too_much_perplexity_are_refused(model, tmp_path, terms, given, expected):
     path = write(tmp_path / "terms.csv", [("term",), *((term,) for term in terms)])
     with pytest.raises(RequestError, match=expected):
         describe_terms(settings(model, path, **given), tmp_path / "out")

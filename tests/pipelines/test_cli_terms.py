@@ -42,7 +42,7 @@ def test_a_file_or_the_folder_of_an_input_is_not_written_over(call, model, write
     own = write_lines("terms.csv", ["term", *TERMS])
     for folder, message in (
         (own, "expected a folder to write into, found the file"),
-        (tmp_path, "is an input and would be written over"),
+        (tmp_path, "is the input itself; name another"),
     ):
         with pytest.raises(RequestError, match=message):
             call("terms", model, own, folder)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from bertrelay.encode_stage import EncodeSettings
 from bertrelay.settings import ModelSource, Positive, Settings, UsedWith, descriptions
-from domain.terms.settings import TermsSettings
+from domain.terms import TermsSettings
 from pipelines.cli.app import app
 from pipelines.cli.options import command
 from pipelines.settings_table import help_texts, settings_rows
