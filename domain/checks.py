@@ -14,7 +14,6 @@ from typing import Literal, NamedTuple
 
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
-from domain.text.sentences import unspaced_warning
 
 Severity = Literal["good", "warn", "fail"]
 Split = Literal["train", "dev", "test"]
@@ -116,13 +115,6 @@ def duplicates(repeated: Mapping[Split, int], whole: Mapping[Split, int], what: 
     counts = dict[str, float](repeated.items())
     listed = ", ".join(f"{split} {count:,} of {whole[split]:,}" for split, count in repeated.items())
     return Finding("duplicates", "warn" if any(repeated.values()) else "good", f"{what}: {listed}", counts)
-
-
-def unspaced_texts(counts: Mapping[Split, tuple[int, int]], what: str) -> Iterator[Finding]:
-    """A warning where texts are in languages without spaces. counts: these and all of each split."""
-    unspaced, whole = (sum(column) for column in zip(*counts.values(), strict=True))
-    if unspaced:
-        yield Finding("languages", "warn", unspaced_warning(unspaced, whole, what), {"unspaced": unspaced})
 
 
 def shown(places: Sequence[str]) -> str:

@@ -48,28 +48,28 @@ STAGES = {
         ("students.shrink", 9, "compress.settings:ShrinkSettings", "compress.shrink:run", "students"),
     ],
     "domain.pretraining": [
-        ("domain.pretrain", 6, "settings:PretrainSettings", "train:run", "domain:pretraining"),
+        ("domain.pretrain", 7, "settings:PretrainSettings", "train:run", "domain:pretraining"),
     ],
     "domain": [
         ("domain.terms", 4, "terms:TermsSettings", "terms:run", "domain:terms"),
     ],
     "domain.biomedical.ner": [
-        ("domain.ner", 8, "settings:NerSettings", "train:run", "domain:entities"),
-        ("domain.ner-evaluate", 6, "settings:NerEvaluateSettings", "evaluate:run", "domain:entities"),
-        ("domain.ner-tag", 5, "settings:TagSettings", "predict_files:run", ""),
+        ("domain.ner", 9, "settings:NerSettings", "train:run", "domain:entities"),
+        ("domain.ner-evaluate", 7, "settings:NerEvaluateSettings", "evaluate:run", "domain:entities"),
+        ("domain.ner-tag", 6, "settings:TagSettings", "predict_files:run", ""),
     ],
     "domain.biomedical.qa": [
         ("domain.questions", 4, "settings:QuestionsSettings", "split:run", ""),
-        ("domain.qa-answer", 4, "settings:AnswerSettings", "predict_files:run", ""),
+        ("domain.qa-answer", 5, "settings:AnswerSettings", "predict_files:run", ""),
         ("domain.qa", 8, "settings:QaSettings", "train:run", ""),
-        ("domain.qa-evaluate", 5, "settings:QaEvaluateSettings", "evaluate:run", "domain:answers"),
+        ("domain.qa-evaluate", 6, "settings:QaEvaluateSettings", "evaluate:run", "domain:answers"),
     ],
     PATIENTS: [
         ("domain.cohort", 8, "settings:CohortSettings", "cohort:run", ""),
         ("domain.audit", 4, "settings:AuditSettings", "leakage:run", ""),
         ("domain.notes", 10, "settings:NotesSettings", "notes:run", ""),
-        ("domain.readmission", 11, "settings:ReadmissionSettings", "train:run", "domain:outcomes"),
-        ("domain.outcome", 10, "settings:OutcomeSettings", "train:run_outcome", "domain:outcomes"),
+        ("domain.readmission", 12, "settings:ReadmissionSettings", "train:run", "domain:outcomes"),
+        ("domain.outcome", 11, "settings:OutcomeSettings", "train:run_outcome", "domain:outcomes"),
     ],
 }
 """By package: kind, version, settings and work (`module:name` in the package), and where its metrics are declared."""

@@ -38,9 +38,9 @@ from domain.pretraining.documents import COPY, files_of, read_all
 from domain.pretraining.pubmed import outdated
 from domain.pretraining.settings import DocumentSource, Files
 from domain.reading import NO_TEXT, SkippedDocument, TextDocument, TextItem
-from domain.text.sentences import is_unspaced, sentence_spans, unspaced_warning
+from domain.text.sentences import sentence_spans
 
-VERSION = 6  # raised when the same documents begin to give other sentences, tokens or shards
+VERSION = 7  # raised when the same documents begin to give other sentences, tokens or shards
 SHARD_CHARACTERS = 2**23  # of text, in some 65,000 sentences
 BATCH = 2048  # sentences tokenized at once
 SCHEMA = pa.schema(
@@ -248,8 +248,7 @@ def _prepare(
 
 
 def _sizes(items: Iterable[TextItem], rejects: Rejects, left_out: Counter[str]) -> Iterator[int]:
-    """The characters of each text; counts what else there is, and logs how many are without spaces between words."""
-    texts = unspaced = 0
+    """The characters of each text; counts what else there is."""
     for item in items:
         if isinstance(item, Unusable):
             rejects.add(item.file, item.line, item.reason)
@@ -258,11 +257,7 @@ def _sizes(items: Iterable[TextItem], rejects: Rejects, left_out: Counter[str]) 
         if isinstance(item, SkippedDocument):
             left_out[item.reason] += 1
         else:
-            texts += 1
-            unspaced += is_unspaced(item.text)
             yield len(item.text)
-    if unspaced:
-        log(unspaced_warning(unspaced, texts, "documents"))
 
 
 def _counts(path: Path, unknown_id: int | None) -> dict[str, int]:

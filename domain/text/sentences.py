@@ -43,7 +43,17 @@ OPENERS = _words(
 """Words that open sentences and are no names."""
 
 CITATION = r"(?: ?\[\d[\d,; –-]*\]|\(\d[\d,; –-]*\)|(?<=[A-Za-z)\]]\.)\d{1,3}(?:[,–-]\d{1,3})*)"
-CANDIDATE = re.compile(rf"(?<![.!?…])([.!?…]++)([\"”’'»)\]]*){CITATION}?(?=\s)|\n")
+CLOSING = "\"”’'»)\\]」』）】》〉"
+OPENING = "「『（【《〈“‘"
+CANDIDATE = rf"(?<![.!?…])([.!?…]++)([{CLOSING}]*){CITATION}?(?=\s)"
+
+FULL_STOPS = "。！？｡।॥۔؟።៕។။"
+"""Marks that need no white space after them: Chinese and Japanese, Hindi, Urdu, Amharic, Khmer and Burmese ones."""
+WIDE_STOP = "．(?![0-9A-Za-z０-９Ａ-Ｚａ-ｚ])"  # but no point of a number or an abbreviation
+QUOTE_CONTINUES = rf"(?=[{CLOSING}]+[^\s{CLOSING}{OPENING}])"  # 「はい。」と言った is one sentence
+FULL_STOP = rf"(?<![．{FULL_STOPS}])(?:[{FULL_STOPS}]|{WIDE_STOP})++(?!{QUOTE_CONTINUES})[{CLOSING}]*"
+
+MARK = re.compile(rf"{CANDIDATE}|(\n)|{FULL_STOP}")
 INSIDE_WORD = re.compile(r"[(\[{\"“‘,;:/]")
 WHITE_SPACE = re.compile(r"\s*")
 NEXT_WORD = re.compile(r"\s*[\"“‘'(\[]*(\S*)")
@@ -55,28 +65,6 @@ LONG_WORD = re.compile(r"[^\W\d_]{4,}|.*[\d%)\]]")
 DOTTED_CAPITALS = re.compile(r"(?:[A-Z]\.)+[A-Z]")
 CONTINUES = frozenset(",;:)&/=<>±×")
 WORDS_REACH = 60  # characters that hold the last two words
-
-UNSPACED = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3031-\u312f\u3400-\u9fff\uf900-\ufaff\uff66-\uff9f"
-    "\U00020000-\U0003ffff]"
-)
-"""Letters of Thai, Lao, Burmese, Khmer, Chinese and Japanese, which have no spaces between words."""
-UNSPACED_SHARE = 0.1  # of a text's letters; a name in an English text has fewer
-
-
-def is_unspaced(text: str) -> bool:
-    """Whether a text is in a language without spaces between words, or in part."""
-    found = len(UNSPACED.findall(text))
-    return found > 0 and found > UNSPACED_SHARE * sum(map(str.isalpha, text))
-
-
-def unspaced_warning(count: int, whole: int, what: str) -> str:
-    """What to expect of texts without spaces between words, which are not divided."""
-    return (
-        f"{count:,} of {whole:,} {what} are in languages without spaces between words (Chinese, Japanese, Thai …). "
-        "They are not divided into words and sentences: what stands between two marks counts as one word. Put spaces "
-        "between the words before"
-    )
 
 
 def sentence_spans(text: str) -> list[tuple[int, int]]:
@@ -102,14 +90,14 @@ def each_sentence(text: str) -> Iterator[tuple[int, int]]:
 def _ends(text: str) -> Iterator[int]:
     ended_lines = line_ends(text)
     ended_line, start = 0, _first_solid(text, 0)
-    for found in CANDIDATE.finditer(text):
+    for found in MARK.finditer(text):
         end = found.end()
-        if found[1] is None:  # a line break
+        if found[3]:  # a line break
             while ended_line < end:
                 ended_line = next(ended_lines, len(text) + 1)
             is_end = ended_line == end
         else:
-            is_end = _is_end(text, start, found)
+            is_end = found[1] is None or _is_end(text, start, found)
         if is_end:
             yield end
             start = start if start > end else _first_solid(text, end)  # once for a run of line breaks

@@ -140,12 +140,6 @@ def test_fields_of_jsonl_are_kept_on_request(call, tagger, tmp_path):
             tag_file(tagger, tmp_path / "in.jsonl", tmp_path / output, keep=[keep])
 
 
-def test_documents_without_spaces_between_words_are_counted_where_they_are_tagged(call, tagger, tmp_path, capsys):
-    (tmp_path / "in.jsonl").write_text(json.dumps({"text": "患者有高血压"}) + '\n{"text": "gout"}\n')
-    call("ner", "tag", tagger, tmp_path / "in.jsonl", tmp_path / "out.jsonl")
-    assert "1 of 2 documents are in languages without spaces between words" in capsys.readouterr().err
-
-
 def test_raw_text_is_one_document_to_the_character_and_becomes_pubtator(call, tagger, tmp_path, capsys):
     text = "\ufeff" + "\n".join(TEXTS) + "\r\n"
     (tmp_path / "note.txt").write_bytes(text.encode())

@@ -28,7 +28,6 @@ from domain.biomedical.ner.data import (
     annotated_records,
     divided_summary,
     divided_tokens,
-    is_unspaced_document,
 )
 from domain.checks import (
     MAX_UNUSABLE,
@@ -42,7 +41,6 @@ from domain.checks import (
     row_places,
     shown,
     spreads,
-    unspaced_texts,
     worst,
 )
 
@@ -72,7 +70,6 @@ class EntitySurvey:
     divided: list[str] = field(default_factory=list)
     unusable: list[Unusable] = field(default_factory=list)
     illegal: list[Place] = field(default_factory=list)
-    unspaced: int = 0  # documents in languages without spaces
     kinds: Counter[str] = field(default_factory=Counter)  # of entities at wrong offsets and of doubtful ones
     places: list[Place] = field(default_factory=list)  # of these
     words: list[int] = field(default_factory=list)
@@ -131,7 +128,6 @@ def check(
         _records(surveys),
         _spans(surveys),
         _raw_text(surveys),
-        *unspaced_texts({split: (found.unspaced, found.used) for split, found in surveys.items()}, "documents"),
         _tags(surveys),
         _types(surveys),
         _rare(surveys),
@@ -174,7 +170,6 @@ def _sentences(
                 lines = (record.origin.line + at for at in record.origin.illegal)
                 found.illegal += [Place("a tag that is not allowed there", str(path), line) for line in lines]
             found.used += 1
-            found.unspaced += is_unspaced_document(record.origin)
             for example in record.examples:
                 found.untaggable += len(example.untaggable)
                 found.entities.update(example.untaggable)

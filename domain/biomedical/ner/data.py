@@ -28,7 +28,6 @@ from domain.biomedical.documents.document import (
 from domain.biomedical.documents.formats import FormatName, document_items, format_of
 from domain.biomedical.documents.tags import Scheme, TokenSpan
 from domain.biomedical.ner.settings import EntitySource
-from domain.text.sentences import is_unspaced, unspaced_warning
 from domain.text.words import is_word
 
 
@@ -184,10 +183,7 @@ def _read(source: EntitySource, rejects: Rejects | None, only_legal: bool, readi
     illegal: Sequence[Scheme] = () if only_legal else ("IOB2",)  # of IOBES there are no IOB2 tags to read
     records = annotated_records(Path(source.path), source.format, Columns(*source.columns), illegal, reading)
     untaggable, changed = Counter[str](), Counter[str]()
-    documents = unspaced = 0
     for record in usable(records, rejects, f"{source.path}: {LEFT_OUT}", source.path):
-        documents += 1
-        unspaced += is_unspaced_document(record.origin)
         changed.update(reason for reason, _ in record.doubtful if reason not in BEYOND_TAGS)
         for example in record.examples:
             untaggable.update(example.untaggable)
@@ -195,15 +191,8 @@ def _read(source: EntitySource, rejects: Rejects | None, only_legal: bool, readi
     if untaggable:
         kinds = ", ".join(f"{count:,} × {name}" for name, count in untaggable.most_common())
         log(f"{source.path}: entities that tags cannot represent (nested, discontinuous, or ending in a word): {kinds}")
-    if unspaced:
-        log(f"{source.path}: {unspaced_warning(unspaced, documents, 'documents')}")
     if changed:
         log(f"{source.path}: entities: " + "; ".join(f"{count:,} × {name}" for name, count in changed.most_common()))
-
-
-def is_unspaced_document(origin: SentenceRow | Document) -> bool:
-    """Whether it is a text without spaces between words that did not come as tokens."""
-    return isinstance(origin, Document) and not origin.sentences and is_unspaced(origin.text)
 
 
 def shared_documents(train: Iterable[Example], dev: Iterable[Example]) -> int:

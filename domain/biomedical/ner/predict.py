@@ -16,13 +16,12 @@ from bertrelay.checks import iterate_texts
 from bertrelay.device import as_device, resolve_precision
 from bertrelay.inference.batches import compute_blocks
 from bertrelay.model.graph import BackendChoice, check_backend
-from bertrelay.progress import log
 from domain.biomedical.documents.document import Document, Entity, Span
 from domain.biomedical.documents.tags import TokenSpan
 from domain.biomedical.ner.decoding import span_probabilities, spans_of, viterbi
 from domain.biomedical.ner.model import EntityModel, load_model
 from domain.biomedical.ner.subwords import SentenceSubwords, Words
-from domain.text.sentences import each_sentence, is_unspaced, unspaced_warning
+from domain.text.sentences import each_sentence
 from domain.text.windows import Floats, Integers, blocks, in_batches, ranges, window_outputs
 from domain.text.words import word_spans
 
@@ -144,7 +143,8 @@ class EntityTagger:
         options: `precision` and `batch_tokens`, as of `tag_documents`.
         Raises RequestError when `texts` is one string, or has something that is none.
         """
-        for block in in_batches(_documents(texts), batch_size):
+        documents = (Document(str(number), text) for number, text in enumerate(iterate_texts(texts, "tag")))
+        for block in in_batches(documents, batch_size):
             yield from self.tag_documents(block, **options)
 
     def tag_documents(
@@ -177,16 +177,6 @@ class _Sentence(NamedTuple):
     document: Document
     tokens: Sequence[Span]
     is_last: bool = False
-
-
-def _documents(texts: Iterable[str]) -> Iterator[Document]:
-    """A document of each text. Logs in the end how many are in languages without spaces."""
-    count = unspaced = 0
-    for count, text in enumerate(iterate_texts(texts, "tag"), 1):
-        unspaced += is_unspaced(text)
-        yield Document(str(count - 1), text)
-    if unspaced:
-        log(unspaced_warning(unspaced, count, "texts"))
 
 
 def _words(documents: Iterable[Document], reading: "deque[_Sentence]") -> Iterator[list[str]]:

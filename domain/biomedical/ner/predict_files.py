@@ -38,7 +38,6 @@ from domain.biomedical.documents.formats import (
 )
 from domain.biomedical.documents.jsonl import DOCUMENT_KEYS, jsonl_line
 from domain.biomedical.ner.settings import TagOptions, TagSettings
-from domain.text.sentences import is_unspaced, unspaced_warning
 
 if TYPE_CHECKING:
     from bertrelay.inference.run_model import Columns, WrittenDataset
@@ -162,15 +161,14 @@ def _scan(
     refused: counts those whose text or id the format `output` cannot hold.
     Raises WorkError when either are too many, RequestError when nothing is left.
     """
-    blank, unspaced, digest, absent = 0, 0, hashlib.sha256(), set(keep)
+    blank, digest, absent = 0, hashlib.sha256(), set(keep)
 
     def sizes() -> Iterator[tuple[int, int]]:
         """The characters and words of each document: what spans are cut by and progress counts."""
-        nonlocal blank, unspaced
+        nonlocal blank
         for document in read(rejects):
             absent.intersection_update(name for name, value in document.fields.items() if value is None)
             blank += not document.text.strip()
-            unspaced += not document.sentences and is_unspaced(document.text)
             plain = replace(document, entities=())
             check_held(plain, output, refused)
             digest.update(jsonl_line(plain).encode(errors="surrogatepass"))
@@ -186,8 +184,6 @@ def _scan(
     if blank:
         are = plural(blank, "is", "are")
         log(f"{blank:,} of {spans[-1].end:,} documents {are} blank; each has its place in the output as any other")
-    if unspaced:
-        log(unspaced_warning(unspaced, spans[-1].end, "documents"))
     return Scan(spans, digest.hexdigest(), rejects.counts.total())
 
 
@@ -292,16 +288,10 @@ def tag_dataset(
 def _load_tagger(column: str, batch_tokens: int | None, folder: Path, precision: ComputePrecision) -> "Columns":
     from domain.biomedical.ner.predict import EntityTagger
 
-    tagger, is_warned = EntityTagger.load(folder), False
+    tagger = EntityTagger.load(folder)
 
     def columns(block: Any) -> dict[str, list[Any]]:
-        nonlocal is_warned
-        texts = block[column].to_pylist()
-        unspaced = 0 if is_warned else sum(map(is_unspaced, texts))
-        if unspaced:
-            log(unspaced_warning(unspaced, len(texts), "rows of a block"))
-            is_warned = True
-        rows = (Document(str(place), text) for place, text in enumerate(texts))
+        rows = (Document(str(number), text) for number, text in enumerate(block[column].to_pylist()))
         documents = tagger.tag_documents(rows, precision=precision, batch_tokens=batch_tokens)
         return {"entities": [list(map(asdict, _rounded(document).entities)) for document in documents]}
 

@@ -28,10 +28,8 @@ from domain.checks import (
     duplicates,
     row_places,
     spreads,
-    unspaced_texts,
     worst,
 )
-from domain.text.sentences import is_unspaced
 
 if TYPE_CHECKING:
     from domain.biomedical.qa.subwords import PairSplitter
@@ -69,8 +67,8 @@ class ModelTraining(NamedTuple):
 class QuestionSurvey:
     """What one pass over a file has counted; each context is counted and measured once.
 
-    counts: `questions`, `impossible`, `unlabelled`, `repeated`, `unspaced` (of languages without spaces), `longer`
-        (than their contexts); how answers were placed; questions that a training would leave out, by reason.
+    counts: `questions`, `impossible`, `unlabelled`, `repeated`, `longer` (than their
+        contexts); how answers were placed; questions that a training would leave out, by reason.
     left_out: what reading left out, by reason.
     lengths: of each part, by unit: `words in a question`.
     first: the first question that is unfit, by reason, or of which a part has more words than `MANY_WORDS`, by part.
@@ -93,7 +91,6 @@ class QuestionSurvey:
         """Counts a question; returns whether its context is new."""
         context, asked = hash(question.context), hash((question.question, question.context))
         is_new = context not in self.keys["contexts"]
-        self.counts["unspaced"] += is_unspaced(question.context)
         self.counts["longer"] += len(question.question) > len(question.context)
         texts = [("a question", question.question), *(("an answer", answer.text) for answer in question.answers)]
         for part, text in [*texts, *([("a context", question.context)] if is_new else [])]:
@@ -168,10 +165,6 @@ def check_questions(
         _answers(surveys),
         *_swapped(surveys),
         duplicates(repeated, asked, "questions asked of their context again"),
-        *unspaced_texts(
-            {split: (survey.counts["unspaced"], survey.counts["questions"]) for split, survey in surveys.items()},
-            "questions",
-        ),
         *_leaks(surveys),
         *(_words(surveys, part) for part in PARTS),
         *(_tokens(surveys, part, training.max_tokens) for part in PARTS if training),

@@ -24,6 +24,7 @@ from bertrelay.progress import log
 from domain.biomedical.documents.document import shown_id
 from domain.biomedical.qa.questions import Question
 from domain.text.windows import Flags, Integers, Windows, cut_windows
+from domain.text.words import HANGUL, UNSPACED
 
 CUT_AT_ONCE = 1024
 
@@ -190,11 +191,7 @@ class PairSplitter:
 
 # Characters of subwords
 
-_WITHOUT_SPACES = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff"
-    "\uff66-\uff9f\U00020000-\U0003ffff]"
-)
-"""Thai, Lao, Burmese, Khmer, Chinese and Japanese have no spaces between words; Korean adds endings to them."""
+_WITHOUT_SPACES = re.compile(f"[{UNSPACED}{HANGUL}]")  # Korean has spaces, and adds endings to its words
 _SPACES = np.array([number for number in range(0x3001) if chr(number).isspace()], np.uint32)
 
 

@@ -148,11 +148,6 @@ def test_documents_that_cannot_be_trained_from_are_counted_with_their_reason(tmp
     assert json.loads(listed.read_text()) == {"file": str(tmp_path / "a.jsonl"), "line": 205, "reason": "not text"}
 
 
-def test_documents_without_spaces_between_words_are_counted(tmp_path, capsys):
-    build(tmp_path, written(tmp_path / "a.jsonl", [*texts(9), "患者有高血压和糖尿病病史。"]))
-    assert "1 of 10 documents are in languages without spaces between words" in capsys.readouterr().err
-
-
 def test_too_many_unusable_documents_stop_and_a_larger_limit_resumes_from_there(tmp_path):
     file = written(tmp_path / "a.jsonl", [*texts(50), {"text": 3}, {"text": 4}])
     source = [DocumentSource(path=str(file))]

@@ -77,6 +77,22 @@ def test_a_sentence_ends_where_another_begins(text, second):
     assert len(sentences(text)) == 2
 
 
+@pytest.mark.parametrize(
+    "expected",
+    [
+        ["患者有发热。", "体温38.5℃！", "是肺炎吗？", "是……。"],
+        ["医生说：“多休息。”然后离开。", "（见图1。）", "“好。”", "“是。”"],
+        ["「はい。」と言った。", "３．５ mgを投与した．", "便のＥ．ｃｏｌｉは陰性｡"],
+        ["रोगी को बुखार है।", "उसे दवा दी गई॥"],
+        ["អ្នកជំងឺមានគ្រុនក្តៅ។", "គាត់លេបថ្នាំ៕"],
+        ["လူနာဖျားသည်။", "ဆေးသောက်သည်။"],
+        ["ผู้ป่วยมีไข้ ไอ\n", "เจ็บคอ"],  # Thai has no mark: a line is a sentence
+    ],
+)
+def test_a_full_stop_of_other_scripts_ends_a_sentence_without_white_space(expected):
+    assert sentences("".join(expected)) == [sentence.strip() for sentence in expected]
+
+
 def test_a_header_an_item_and_a_short_line_stand_alone():
     text = "HOSPITAL COURSE\nPLAN:\n1. Rest\n2) No salt\n- aspirin\n[x] heparin\n# Sepsis\nWBC 14.2, Hgb 9.8\nNa 131"
     assert sentences(text) == text.split("\n")
@@ -115,7 +131,9 @@ def test_nothing_but_white_space_lies_outside_the_spans_whatever_the_text():
         assert text[place:].strip() == ""
 
 
-@pytest.mark.parametrize("piece", [".", "? ", "x. ", ".[1,", "1,", "x\n", ".)", "(", "a.1"])
+@pytest.mark.parametrize(
+    "piece", [".", "? ", "x. ", ".[1,", "1,", "x\n", ".)", "(", "a.1", "。", "。）", "。”a", "．", "।”"]
+)
 def test_time_grows_with_the_text_and_not_with_its_square(piece):
     assert sentence_spans(piece * 50_000)  # minutes, if a rule went back to the beginning each time
 

@@ -1,6 +1,7 @@
 import pytest
+import regex
 
-from domain.text.words import word_spans
+from domain.text.words import UNSPACED, word_spans
 
 
 @pytest.mark.parametrize(
@@ -15,7 +16,28 @@ from domain.text.words import word_spans
         ("a\u00a0b\u2028c\r\nd", ["a", "b", "c", "d"]),
         ("\x00\x07", ["\x00", "\x07"]),
         ("", []),
+        ("患者服用aspirin。", ["患", "者", "服", "用", "aspirin", "。"]),
+        ("が か\u3099 ｶﾞ 葛\U000e0100城", ["が", "か\u3099", "ｶﾞ", "葛\U000e0100", "城"]),
+        ("น้ำตาล๒", ["น้ำ", "ต", "า", "ล", "๒"]),
+        ("ស្ករ ទឹក", ["ស្ក", "រ", "ទឹ", "ក"]),
+        ("အင်္ဂါ", ["အ", "င်္ဂါ"]),
+        ("아스피린을 COX-2의", ["아스피린을", "COX", "-", "2의"]),
     ],
 )
 def test_words_are_those_a_person_sees(text, expected):
     assert [text[start:end] for start, end in word_spans(text)] == expected
+
+
+def test_words_of_scripts_without_spaces_are_grapheme_clusters():
+    """Chinese, Japanese, Thai, Lao and Khmer beside the clusters that the package `regex` finds."""
+    text = "患者有𠮷氏症。 パーキンソン病のｶﾞﾝ、か\u3099ん ผู้ป่วยเป็นเบาหวานน้ำหนัก ຜູ້ປ່ວຍ ជំងឺទឹកនោមផ្អែម"
+    assert [text[start:end] for start, end in word_spans(text)] == [
+        cluster for cluster in regex.findall(r"\X", text) if cluster.strip()
+    ]
+
+
+def test_every_letter_of_a_script_without_spaces_is_in_the_table():
+    scripts = regex.compile(r"[\p{Thai}\p{Lao}\p{Myanmar}\p{Khmer}\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}]")
+    letters = [chr(code) for code in range(0x32000) if chr(code).isalpha() and scripts.match(chr(code))]
+    table = regex.compile(f"[{UNSPACED}]")
+    assert len(letters) > 90_000 and [letter for letter in letters if not table.match(letter)] == []

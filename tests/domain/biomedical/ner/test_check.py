@@ -152,17 +152,6 @@ def test_every_kind_of_finding_has_file_line_document_span_and_text(tmp_path):
     assert {each.record for each in places} == {"(withheld)", ""}
 
 
-def test_documents_in_languages_without_spaces_are_counted(tmp_path):
-    entities = [{"start": 5, "end": 9, "type": "X"}]
-    rows = [{"text": "患者服用了阿司匹林。", "entities": entities}, {"text": "gout", "entities": []}]
-    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    found = {each.check: each for each in check({"train": tmp_path / "a.jsonl"})}
-    assert (found["languages"].severity, found["languages"].counts) == ("warn", {"unspaced": 1})
-    assert "1 of 2 documents are in languages without spaces" in found["languages"].summary
-    (tmp_path / "a.tsv").write_text("患者\tO\n阿司匹林\tB-X\n")  # which are divided
-    assert "languages" not in {each.check for each in check({"train": tmp_path / "a.tsv"})}
-
-
 def test_mentions_in_the_place_of_types_are_found(tmp_path):
     (tmp_path / "a.tsv").write_text(conll(*(f"Drug/B-a{n} helps" for n in range(20))))
     found = next(each for each in check({"train": tmp_path / "a.tsv"}) if each.check == "types")

@@ -74,11 +74,6 @@ def test_white_space_at_the_ends_is_trimmed_and_an_entity_given_twice_counts_onc
     assert "2 × given twice, which counts once; 1 × white space at the ends, which is trimmed" in shown
 
 
-def test_training_says_how_many_documents_have_no_spaces_between_words(read, capsys):
-    read("a.jsonl", '{"text": "患者有高血压"}\n{"text": "gout"}\n')
-    assert "a.jsonl: 1 of 2 documents are in languages without spaces" in capsys.readouterr().err
-
-
 def test_a_misplaced_entity_costs_its_document_or_by_a_setting_itself_alone(read, tmp_path, capsys):
     entities = [{"start": 0, "end": 4, "type": "D", "text": "gout"}, {"start": 1, "end": 4, "type": "D", "text": "flu"}]
     line = json.dumps({"text": "gout is seen", "entities": entities})

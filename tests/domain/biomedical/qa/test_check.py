@@ -115,12 +115,6 @@ def test_a_context_of_several_questions_counts_once(written):
     )
 
 
-def test_questions_about_texts_without_spaces_between_words_are_counted(squad):
-    path = squad(asked("1", ("发热", 0)), context="发热和皮疹")
-    found = {each.check: each for each in check_questions({"train": path})}
-    assert (found["languages"].severity, found["languages"].counts) == ("warn", {"unspaced": 1})
-
-
 def test_questions_in_the_place_of_contexts_are_found(written):
     swapped = [Question(f"{n}", f"Patient {n} takes aspirin against gout.", f"What of {n}?") for n in range(20)]
     found = finding(written(train=swapped), "swapped")
