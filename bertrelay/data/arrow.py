@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 DIGEST = pa.binary(16)
@@ -31,6 +32,16 @@ class Sentences:
         """Sentences `start` to `stop`, the last one not included."""
         sentences: list[str] = self._column.slice(start, max(stop - start, 0)).to_pylist()
         return sentences
+
+    def select(self, mask: Mask) -> Iterator[dict[str, pa.Array]]:
+        """Yields the sentences of `mask`, (sentences,), in blocks for `write_arrow` with SENTENCE_SCHEMA."""
+        table = open_arrow(self._path)
+        return select_rows(table, mask, {"sentence": table.column_names[0]})
+
+    def lengths(self) -> NDArray[np.int32]:
+        """Bytes of each sentence, (sentences,)."""
+        lengths: NDArray[np.int32] = pc.binary_length(self._column).to_numpy()
+        return lengths
 
     def at(self, rows: NDArray[np.integer]) -> list[str]:
         """The sentences of `rows`, (rows,), one by one: `take` would copy the whole column, and fail above 2 GiB."""

@@ -23,10 +23,11 @@ POOL_BATCHES = 64
 class BatchSchedule:
     """The batch of every step. The plan of one epoch is cached; there is no position to save.
 
-    groups: number of the group of each item, (items,); the items of a group come in one batch.
+    groups: number of the group of each item, (items,), or a function of the epoch as `lengths`; the items of a group
+        come in one batch.
     """
 
-    def __init__(self, lengths: Lengths, settings: TrainingSettings, groups: NDArray[np.integer] | None = None) -> None:
+    def __init__(self, lengths: Lengths, settings: TrainingSettings, groups: Lengths | None = None) -> None:
         self._lengths, self._seed, self._groups = lengths, settings.seed, groups
         self._batch_tokens, self._batch_items = settings.batch_tokens, settings.batch_items
         self._planned: tuple[int, list[Items]] = (-1, [])
@@ -48,7 +49,8 @@ class BatchSchedule:
     def _plan(self, epoch: int) -> list[Items]:
         if epoch != self._planned[0]:
             lengths = lengths_in(epoch, self._lengths)
-            plan = plan_epoch(lengths, self._seed, epoch, self._batch_tokens, self._batch_items, self._groups)
+            groups = None if self._groups is None else lengths_in(epoch, self._groups)
+            plan = plan_epoch(lengths, self._seed, epoch, self._batch_tokens, self._batch_items, groups)
             self._planned = epoch, plan
         return self._planned[1]
 

@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
@@ -77,11 +75,11 @@ class Task(Protocol):
 class GroupedTask(Task, Protocol):
     """A task whose items come in groups that must not be split over batches.
 
-    groups: number of the group of each item, (items,).
+    groups: number of the group of each item, (items,); a function of the epoch where `lengths` is one.
     """
 
     @property
-    def groups(self) -> NDArray[np.integer]: ...
+    def groups(self) -> Lengths: ...
 
 
 @runtime_checkable

@@ -38,7 +38,7 @@ TAGS = ["sentence-transformers", "sentence-similarity", "feature-extraction", "b
 LITERAL = {**{ord(sign): f"\\{sign}" for sign in "\\`*[]|"}, ord("<"): "&lt;", ord("&"): "&amp;"}
 ADDRESS = re.compile(r":(?=//)|@(?=[\w-]+\.)|(?<=www)\.")
 """What makes text an address, which is a link without any sign of Markdown."""
-NOT_SHOWN = ("uses", "parallel", "dev", "train", "sts", "lookup", "max_rejects")
+NOT_SHOWN = ("uses", "parallel", "english", "dev", "train", "sts", "lookup", "max_rejects")
 """Settings of a training that are data, which the card has in words, or that say nothing to its readers."""
 
 
@@ -224,12 +224,17 @@ def _evaluations(results: Iterable[Result]) -> Iterator[EvalResult]:
 def _training(result: Result, settings: CardSettings, with_files: bool) -> dict[str, Any]:
     """What the card says about a training: from what, on which pairs, with which settings, how long, with what."""
     corpus, parts = result.corpus or {}, result.done.parts
+    without = corpus.get("english_without_translations", 0)
+    counted = [
+        *((each["source"], each["language"], each["pairs"], each.get("train", 0)) for each in corpus["sources"]),
+        *((each["source"], ENGLISH, each["sentences"], each["drawn"]) for each in corpus.get("english_sources", [])),
+    ]
     rows = [
         [
-            _cell(_without_folders(each["source"])) if with_files else f"source {number}",
-            *(each["language"], f"{each['pairs']:,}", f"{each.get('train', 0):,}"),
+            _cell(_without_folders(source)) if with_files else f"source {number}",
+            *(language, f"{records:,}", f"{trained:,}"),
         ]
-        for number, each in enumerate(corpus["sources"], 1)
+        for number, (source, language, records, trained) in enumerate(counted, 1)
     ]
     made_of = {
         "teacher": settings.teacher or _reference(parts.get("teacher")),
@@ -248,8 +253,11 @@ def _training(result: Result, settings: CardSettings, with_files: bool) -> dict[
         "translations": listed("train"),
         "held_out": listed("dev"),
         "untrained": listed("dev_untrained"),
+        "without_translations": f"{without:,}" if without else "",
         "retained": f"{corpus['retained']:,}" if corpus["retained"] else "",
-        "sources": Listing("", ["Source", "Language", "Pairs", "Trained on"], rows, texts=2),
+        "sources": Listing(
+            "", ["Source", "Language", "Pairs or sentences" if without else "Pairs", "Trained on"], rows, texts=2
+        ),
         "settings": "\n".join(f"{key} = {json.dumps(value)}" for key, value in own.items()),
         "time": duration(result.done.seconds),
         "libraries": ", ".join(f"{name} {version}" for name, version in result.done.libraries.items()),

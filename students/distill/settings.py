@@ -19,7 +19,7 @@ from bertrelay.settings import (
     refuse_idle,
 )
 from bertrelay.training.settings import TrainingSettings
-from students.parallel.settings import Filters, ParallelSource, UnlimitedSource
+from students.parallel.settings import EnglishSource, Filters, ParallelSource, UnlimitedSource
 from students.settings import Prompt, Teacher, TeacherVectors, prompt_problems
 
 Weight = Annotated[float, Ge(0)]
@@ -119,7 +119,11 @@ class DistillSettings(TrainingSettings):
     parallel: Annotated[list[ParallelSource], Field(min_length=1)]
     """Corpora to train on."""
     filters: Filters = Filters()
-    """Pairs of `parallel` to leave out."""
+    """Pairs of `parallel`, and sentences of `english`, to leave out."""
+    english: list[EnglishSource] = []
+    """English sentences without translations: each learns the teacher's vector of itself."""
+    english_per_epoch: Annotated[Positive | None, UsedWith("english")] = None
+    """Sentences of `english` in an epoch, drawn from its sources by weight; as many as the sources have when absent."""
     dev: list[UnlimitedSource] = []
     """Held-out corpora, whose English is taken out of `parallel`; without any, `dev_sentences` English sentences are
     held out of `parallel`, in every language."""

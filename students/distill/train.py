@@ -5,9 +5,11 @@ Reimers & Gurevych (2020), "Making Monolingual Sentence Embeddings Multilingual 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from shutil import copyfile
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertrelay.checks import check_dimensions
@@ -22,9 +24,10 @@ from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, main_first
 from bertrelay.progress import log, spinner
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.training.batches import Items
+from bertrelay.training.batches import Items, Lengths
 from bertrelay.training.loop import train
 from bertrelay.training.task import Batch
+from students.distill.epochs import EpochItems, EpochValues, draw_english
 from students.distill.losses import compare_batches, create_losses
 from students.distill.retention import (
     ACCURACY,
@@ -54,25 +57,34 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
         precision = context.precision(settings.precision, executor)
         corpus = training_corpus(settings, context, precision)
         with main_first(context.process_group):
+            corpus, epoch_items = draw_english(corpus, settings, context.work / "drawn")
             teacher = open_teacher(settings.teacher, settings.teacher_prompt, context.cache)
         check_dimensions(settings.objectives.dimensions, teacher.dim)
         targets = fill_targets(teacher, corpus, context, precision, executor)
     student, sizes = start_student(settings, corpus, teacher, targets, context, precision)
-    task = distillation_task(settings, corpus, teacher, targets, student, context, precision)
+    task = distillation_task(settings, corpus, epoch_items, teacher, targets, student, context, precision)
     del teacher  # its vectors are on the disk, and the student needs its memory
     metrics = train(task, settings, context.output, context.work, precision)
     if settings.average_with_start:
         metrics |= average_with_start(student, task.evaluate, context)
     if context.process_group.is_main:
         save_student(student, corpus, targets, context)
-    return {**metrics, **sizes, "target_variance": targets.variance, "train_items": len(corpus)}
+    items: Metrics = {"train_items": len(corpus)}
+    if epoch_items:
+        items |= {"epoch_items": len(epoch_items(0)), "english_items": len(corpus.english_sources)}
+    return {**metrics, **sizes, "target_variance": targets.variance, **items}
 
 
 def training_corpus(settings: DistillSettings, context: StageContext, precision: ComputePrecision) -> ParallelCorpus:
     """The corpus of the settings, from the cache or written to it by the main process."""
     digests = Digests(context.cache.folder / "digests.json")
-    drawn = [] if settings.dev else ["dev_sentences", "seed"]  # sentences are drawn only where there is no dev corpus
-    parts = content_parts(settings, ["parallel", "filters", "dev", "dev_untrained", "retained", *drawn], digests)
+    drawn = [] if settings.dev else ["dev_sentences"]
+    limits = [settings.filters.max_pairs, *(source.max_pairs for source in settings.parallel)]
+    limits += [source.max_sentences for source in settings.english]
+    if drawn or any(limits):  # the seed decides nothing else
+        drawn.append("seed")
+    fields = ["parallel", "filters", "english", "dev", "dev_untrained", "retained", *drawn]
+    parts = content_parts(settings, fields, digests)
     if general := general_sources(settings):
         languages = [language for source in general for language in source.languages]
         parts["general"] = [digests.of_file(GENERAL), *languages]
@@ -97,6 +109,7 @@ def general_sources(settings: DistillSettings) -> Sequence[ParallelSource]:
 def distillation_task(
     settings: DistillSettings,
     corpus: ParallelCorpus,
+    epoch_items: EpochItems | None,
     teacher: OpenedTeacher,
     targets: Targets,
     student: SentenceEncoder,
@@ -117,7 +130,7 @@ def distillation_task(
         tokens = store_tokens(corpus.texts, len(corpus), prompt_tokenizer(student), context.work / "tokens")
     kind = InBatchDistillationTask if compare_batches(settings.objectives) else DistillationTask
     item_targets = ItemTargets(corpus, targets, retained)
-    return kind(student, settings, item_targets, tokens, dev_teacher, precision, has_untrained)
+    return kind(student, settings, item_targets, tokens, dev_teacher, precision, has_untrained, epoch_items)
 
 
 def save_student(student: SentenceEncoder, corpus: ParallelCorpus, targets: Targets, context: StageContext) -> None:
@@ -137,6 +150,7 @@ class DistillationTask:
     dev_teacher: gives the teacher's vectors of the held-out sentences: of English, and of translations only where these
         learn vectors of their own.
     has_untrained: it gives those of other domains and languages than the trained ones, too.
+    epoch_items: gives the items of an epoch, by whose positions the loop knows them; None where it is all of them.
     """
 
     model: SentenceEncoder
@@ -146,14 +160,24 @@ class DistillationTask:
     dev_teacher: Encode
     precision: ComputePrecision
     has_untrained: bool = True
+    epoch_items: EpochItems | None = None
 
     def __post_init__(self) -> None:
         self.corpus = self.targets.corpus
-        self.lengths = self.padded_lengths = self.tokens.lengths
+        self.lengths = self.padded_lengths = self._by_epoch(self.tokens.lengths)
         self.criterion = CRITERION if self.corpus.dev else None
         self.losses = create_losses(self.targets, self.settings)
 
-    def collate(self, items: Items, epoch: int) -> Batch:  # noqa: ARG002 (nothing is random here)
+    def _by_epoch(self, values: NDArray[np.integer]) -> Lengths:
+        """The values of the items of an epoch, from those of all items."""
+        return values if self.epoch_items is None else EpochValues(values, self.epoch_items)
+
+    def _items(self, positions: Items, epoch: int) -> Items:
+        """The items at these positions among those of an epoch."""
+        return positions if self.epoch_items is None else self.epoch_items(epoch)[positions]
+
+    def collate(self, items: Items, epoch: int) -> Batch:
+        items = self._items(items, epoch)
         batch = self._token_batch(items)
         return Batch({**batch.inputs, **self._loss_inputs(items)}, batch.counts)
 
@@ -210,21 +234,30 @@ class DistillationTask:
 class InBatchDistillationTask(DistillationTask):
     """A training in which a loss compares the items of a batch: an English sentence comes with its translations.
 
-    groups: the row of the English sentence of each item; a retained text is a group of its own.
+    groups: the row of the English sentence of each item; a retained text is a group of its own, and so is each time
+        that an English sentence without translations is drawn.
     """
 
     def __post_init__(self) -> None:
         super().__post_init__()
         items = np.arange(len(self.corpus))
-        self.groups = np.where(items < self.corpus.taught, self.corpus.targets, items)
+        groups = np.where(items < self.corpus.taught, self.corpus.targets, items)
+        self.groups: Lengths = groups if self.epoch_items is None else partial(self._groups_in, groups)
 
-    def collate(self, items: Items, epoch: int) -> Batch:  # noqa: ARG002
-        return self._token_batch(items)
+    def _groups_in(self, groups: NDArray[np.integer], epoch: int) -> NDArray[np.integer]:
+        assert self.epoch_items is not None
+        items = self.epoch_items(epoch)
+        is_drawn = (items >= self.corpus.translated) & (items < len(self.corpus.english))
+        return np.where(is_drawn, len(groups) + np.arange(len(items)), groups[items])
+
+    def collate(self, items: Items, epoch: int) -> Batch:
+        return self._token_batch(self._items(items, epoch))
 
     def vectors(self, model: nn.Module, batch: Batch) -> Tensor:
         vectors: Tensor = model(batch.inputs["input_ids"], batch.inputs["attention_mask"])  # (batch, dim)
         return vectors
 
-    def batch_losses(self, vectors: Tensor, items: Items, epoch: int) -> Mapping[str, Tensor]:  # noqa: ARG002
-        inputs = {name: to_device(tensor, vectors.device) for name, tensor in self._loss_inputs(items).items()}
-        return self._weighted_losses(vectors, inputs)
+    def batch_losses(self, vectors: Tensor, items: Items, epoch: int) -> Mapping[str, Tensor]:
+        inputs = self._loss_inputs(self._items(items, epoch))
+        on_device = {name: to_device(tensor, vectors.device) for name, tensor in inputs.items()}
+        return self._weighted_losses(vectors, on_device)

@@ -40,6 +40,7 @@ from bertrelay.files import write_json
 from bertrelay.memory import release_memory
 from bertrelay.progress import log, spinner
 from students.parallel.cleaning import drop_low_margins
+from students.parallel.english import ENGLISH_SCHEMA, EnglishCounts, decide_english, read_english
 from students.parallel.pairs import (
     DEV,
     TRAIN,
@@ -51,39 +52,51 @@ from students.parallel.pairs import (
     read_translations,
 )
 from students.parallel.settings import ENGLISH, CorpusSettings, ParallelSource
-from students.parallel.split import OUTCOMES, Outcomes, deduplicate, select, sentence_digest, split_pairs
+from students.parallel.split import (
+    OUTCOMES,
+    Outcomes,
+    deduplicate,
+    select,
+    sentence_digest,
+    sentence_digests,
+    split_pairs,
+)
 
 NO_TARGET = -1
 DIGESTS = dict.fromkeys(("target", "sentence", "pair"), DIGEST)
 """Columns of digests: of an English sentence; of it but for case, keyed by the seed; of the pair and its language."""
 
-PAIRS, TEXTS = "pairs.arrow", "texts.arrow"  # while a corpus is written
+PAIRS, TEXTS, SENTENCES = "pairs.arrow", "texts.arrow", "sentences.arrow"  # while a corpus is written
 PAIR_SCHEMA = pa.schema({"stream": pa.int16(), "english": pa.string(), "other": pa.string(), **DIGESTS})
 REJECTS = "rejects.jsonl"
+ENGLISH_SOURCES = "english_sources.npy"
+"""A file of corpora that have English sentences without translations."""
 
 
 @dataclass(frozen=True)
 class ParallelCorpus:
     """Items that a student learns from, each a sentence and the row of the teacher's vector that it learns.
 
-    The first items are the distinct English sentences, item i with target i; all the translations follow, and then
-    the texts whose vectors are retained:
+    The first items are the distinct English sentences, item i with target i, those without translations last; all the
+    translations follow, and then the texts whose vectors are retained:
 
-        English     A dog.     A cat.        targets 0 1    weights 2 1
-        German      Ein Hund.  Eine Katze.   targets 0 1    weights 1 1
-        French      Un chien.                targets 0      weights 1
+        English     A dog.     A cat.       A bird.   targets 0 1 2   weights 2 1 1
+        German      Ein Hund.  Eine Katze.            targets 0 1     weights 1 1
+        French      Un chien.                         targets 0       weights 1
 
     english: the distinct English training sentences.
+    english_sources: number of the source of each English sentence without translations. int16 (of them,)
     targets: row of `english` whose teacher vector an item learns; NO_TARGET for a retained text. int32 (items,)
-    weights: number of translations of an English item, 1 of any other. int32 (items,)
+    weights: number of translations of an English item that has any, 1 of any other. int32 (items,)
     dev: the sentences held out, by language; no English one of them is in training in any language.
     dev_untrained: the same, of other domains and languages.
-    facts: the content of `corpus.json`: counts, and the reasons why pairs of each source were left out.
+    facts: the content of `corpus.json`: counts, and the reasons why pairs and sentences of each source were left out.
     rejects: the file that lists the records that could not be used.
     own_vectors: an item learns the teacher's vector of itself instead; the teacher encodes all texts that are taught.
     """
 
     english: Sentences
+    english_sources: NDArray[np.int16]
     translations: Sentences
     retained: Sentences
     targets: NDArray[np.int32]
@@ -98,16 +111,25 @@ class ParallelCorpus:
     def open(cls, folder: Path) -> "ParallelCorpus":
         """Opens a corpus that `build_corpus` wrote; sentences and arrays stay on disk."""
         return cls(
-            english=Sentences(folder / "english.arrow"),
-            translations=Sentences(folder / "translations.arrow"),
+            **cls.open_items(folder),
             retained=Sentences(folder / "retained.arrow"),
-            targets=np.load(folder / "targets.npy", mmap_mode="r"),
-            weights=np.load(folder / "weights.npy", mmap_mode="r"),
             dev=_read_held_out(folder / "dev.json"),
             dev_untrained=_read_held_out(folder / "dev_untrained.json"),
             facts=json.loads((folder / "corpus.json").read_text(encoding="utf-8")),
             rejects=folder / REJECTS,
         )
+
+    @staticmethod
+    def open_items(folder: Path) -> dict[str, Any]:
+        """The fields of the items, all but the retained texts, that `folder` has."""
+        sources = folder / ENGLISH_SOURCES
+        return {
+            "english": Sentences(folder / "english.arrow"),
+            "english_sources": np.load(sources, mmap_mode="r") if sources.is_file() else np.empty(0, np.int16),
+            "translations": Sentences(folder / "translations.arrow"),
+            "targets": np.load(folder / "targets.npy", mmap_mode="r"),
+            "weights": np.load(folder / "weights.npy", mmap_mode="r"),
+        }
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -158,9 +180,35 @@ class ParallelCorpus:
         return self.taught if self.own_vectors else len(self.english)
 
     @property
+    def translated(self) -> int:
+        """Number of the first items, English sentences that have translations."""
+        return len(self.english) - len(self.english_sources)
+
+    @property
     def taught(self) -> int:
         """Number of items with a target: all but the retained texts, which come last."""
         return len(self.english) + len(self.translations)
+
+
+def restrict_corpus(corpus: ParallelCorpus, english: Mask, folder: Path) -> ParallelCorpus:
+    """The corpus of the English sentences of `english`, (English,), their translations, and all retained texts.
+
+    folder: takes its files; those of a complete corpus are used as they are, so its name must change with `english`.
+    """
+
+    def write(building: Path) -> None:
+        targets = corpus.targets[len(corpus.english) : corpus.taught]
+        translated = english[targets]
+        write_arrow(building / "english.arrow", SENTENCE_SCHEMA, corpus.english.select(english))
+        write_arrow(building / "translations.arrow", SENTENCE_SCHEMA, corpus.translations.select(translated))
+        sources = corpus.english_sources[english[corpus.translated :]]
+        write_array(building / ENGLISH_SOURCES, sources)
+        rows = (np.cumsum(english) - 1).astype(np.int32)[targets[translated]]
+        count = int(english[: corpus.translated].sum())
+        write_targets(building, rows, count, len(sources), len(corpus.retained))
+
+    folder = cached_folder(folder, write)
+    return replace(corpus, **ParallelCorpus.open_items(folder))
 
 
 def build_corpus(
@@ -198,18 +246,21 @@ def build_corpus(
 
 @dataclass(frozen=True)
 class _Sources:
-    """Contents of all sources: pairs that passed the filters, texts to retain, and held-out pairs by language.
+    """Contents of all sources: pairs and sentences that passed the filters, texts to retain, and held-out pairs.
 
-    pairs, texts: tables that stay on disk.
+    pairs, sentences, texts: tables that stay on disk.
     counts, dev_counts: outcomes of the pairs by stream, of the training and of the dev sources.
+    english_counts: outcomes of the English sentences without translations by source.
     """
 
     pairs: pa.Table
+    sentences: pa.Table
     texts: pa.Table
     dev: dict[str, Translations]
     dev_untrained: dict[str, Translations]
     counts: PairCounts
     dev_counts: PairCounts
+    english_counts: EnglishCounts
     rejects: Rejects
 
     @property
@@ -229,7 +280,11 @@ def _write_corpus(
     outcomes = deduplicate(sources.pairs, settings.filters.drop_duplicates)
     outcomes, facts = _clean(sources, outcomes, settings, cache or Cache(folder.parent), precision)
     outcomes = split_pairs(sources.pairs, outcomes, sources.counts.languages, settings, sources.held_out)
-    _write(folder, settings, sources, outcomes, facts)
+    _count_outcomes(sources.pairs, outcomes, sources.counts)
+    dev = sources.dev if settings.dev else _drawn_dev(sources, outcomes)
+    held_out = _HeldOut(dev, sources.dev_untrained)
+    english = _decide_english(sources, outcomes, settings, held_out.texts)
+    _write(folder, sources, outcomes, english, held_out, facts)
 
 
 def _read(
@@ -237,14 +292,17 @@ def _read(
 ) -> _Sources:
     """Reads and filters all sources; pairs and texts go to Arrow files in `folder`."""
     counts, dev_counts = PairCounts(settings.parallel), PairCounts(settings.dev)
+    english_counts = EnglishCounts(settings.english)
     with Rejects(folder / REJECTS, settings.max_rejects) as rejects:
         dev = read_translations(settings.dev, cache, rejects, dev_counts)
         untrained = read_translations(dev_untrained, cache, rejects)
         pairs = filter_pairs(read_pairs(settings.parallel, cache, rejects, counts), settings.filters, counts)
         write_arrow(folder / PAIRS, PAIR_SCHEMA, _pair_blocks(pairs, counts.languages, settings.seed))
+        english = read_english(settings.english, cache, rejects, settings.filters, settings.seed, english_counts)
+        write_arrow(folder / SENTENCES, ENGLISH_SCHEMA, english)
         write_arrow(folder / TEXTS, SENTENCE_SCHEMA, _distinct_texts(settings.retained, cache, rejects))
-    tables = open_arrow(folder / PAIRS), open_arrow(folder / TEXTS)
-    return _Sources(*tables, dev, untrained, counts, dev_counts, rejects)
+    tables = open_arrow(folder / PAIRS), open_arrow(folder / SENTENCES), open_arrow(folder / TEXTS)
+    return _Sources(*tables, dev, untrained, counts, dev_counts, english_counts, rejects)
 
 
 def _clean(
@@ -262,44 +320,79 @@ def _clean(
     return outcomes, {"margin": facts}
 
 
+@dataclass(frozen=True)
+class _HeldOut:
+    """The held-out pairs of a corpus by language: of its domains, and of others."""
+
+    dev: dict[str, Translations]
+    untrained: dict[str, Translations]
+
+    @property
+    def texts(self) -> list[str]:
+        """The sentences of all languages."""
+        sets = (*self.dev.values(), *self.untrained.values())
+        return [text for pairs in sets for texts in pairs for text in texts]
+
+
+def _decide_english(sources: _Sources, outcomes: Outcomes, settings: CorpusSettings, held_out: list[str]) -> Outcomes:
+    """Decides and counts the English sentences without translations."""
+    translated = pc.unique(sources.pairs["target"].filter(pa.array(select(outcomes, TRAIN))))
+    digests = sentence_digests(held_out, settings.seed)
+    english = decide_english(sources.sentences, translated, digests, settings.english)
+    sources.english_counts.add(sources.sentences["source"].to_numpy(), english)
+    return english
+
+
 def _write(
-    folder: Path, settings: CorpusSettings, sources: _Sources, outcomes: Outcomes, cleaning: dict[str, Any]
+    folder: Path,
+    sources: _Sources,
+    outcomes: Outcomes,
+    english_outcomes: Outcomes,
+    held_out: _HeldOut,
+    cleaning: dict[str, Any],
 ) -> None:
     """Writes items, held-out pairs and facts, and removes the files of `_read`."""
     counts = sources.counts
-    _count_outcomes(sources.pairs, outcomes, counts)
-    dev, untrained = sources.dev if settings.dev else _drawn_dev(sources, outcomes), sources.dev_untrained
-    for name, pairs in (("dev.json", dev), ("dev_untrained.json", untrained)):
+    for name, pairs in (("dev.json", held_out.dev), ("dev_untrained.json", held_out.untrained)):
         write_json(folder / name, {language: sentences._asdict() for language, sentences in pairs.items()})
-    held_out = [text for pairs in (*dev.values(), *untrained.values()) for texts in pairs for text in texts]
-    retained = ~pc.is_in(sources.texts["sentence"], value_set=pa.array(held_out, pa.string())).to_numpy()
+    retained = ~pc.is_in(sources.texts["sentence"], value_set=pa.array(held_out.texts, pa.string())).to_numpy()
     blocks = select_rows(sources.texts, retained, {"sentence": "sentence"})
     write_arrow(folder / "retained.arrow", SENTENCE_SCHEMA, blocks)
     retained_count = int(retained.sum())
-    english_count = _write_items(folder, sources.pairs, select(outcomes, TRAIN), retained_count)
-    for name in (PAIRS, TEXTS):
+    english = select(english_outcomes, TRAIN)
+    translated_count = _write_items(folder, sources, select(outcomes, TRAIN), english, retained_count)
+    for name in (PAIRS, SENTENCES, TEXTS):
         (folder / name).unlink()
     train = {language: counts.total(language)[TRAIN] for language in dict.fromkeys(counts.languages)}
+    without = int(english.sum())
     facts: dict[str, Any] = {
-        "english": english_count,
-        "items": english_count + sum(train.values()) + retained_count,
+        "english": translated_count,
+        "items": translated_count + without + sum(train.values()) + retained_count,
         "train": train,
         "retained": retained_count,
-        "dev": {language: len(sentences.english) for language, sentences in dev.items()},
-        "dev_untrained": {language: len(sentences.english) for language, sentences in untrained.items()},
+        "dev": {language: len(sentences.english) for language, sentences in held_out.dev.items()},
+        "dev_untrained": {language: len(sentences.english) for language, sentences in held_out.untrained.items()},
         "records": sources.rejects.records,
         "rejects": dict(sorted(sources.rejects.counts.items())),
         "sources": counts.by_source(),
         "dev_sources": sources.dev_counts.by_source(),
         **cleaning,
     }
+    if by_source := sources.english_counts.by_source():
+        facts |= {"english_without_translations": without, "english_sources": by_source}
     write_json(folder / "corpus.json", facts)
     trained, held = (", ".join(f"{n:,} {language}" for language, n in facts[part].items()) for part in ("train", "dev"))
     dropped = {outcome: count for outcome, count in counts.total().items() if outcome not in (TRAIN, DEV)}
     log(
-        f"parallel corpus: {english_count:,} English sentences to train on, translations {trained}; "
+        f"parallel corpus: {translated_count:,} English sentences to train on, translations {trained}; "
         f"held out {held or 'none'}; left out {_listed(dropped) or 'none'}"
     )
+    for source in by_source:
+        dropped = {name: count for name, count in source.items() if name not in (TRAIN, "source", "sentences")}
+        log(
+            f"{source['source']}: {source.get(TRAIN, 0):,} English sentences without translations to train on; "
+            f"left out {_listed(dropped) or 'none'}"
+        )
 
 
 def _count_outcomes(pairs: pa.Table, outcomes: Outcomes, counts: PairCounts) -> None:
@@ -353,14 +446,34 @@ def _read_held_out(path: Path) -> dict[str, Translations]:
     return {language: Translations(**sentences) for language, sentences in by_language.items()}
 
 
-def _write_items(folder: Path, pairs: pa.Table, train: Mask, retained: int) -> int:
-    """Writes the training items, the last of them retained texts, and returns how many of them are English."""
+def _write_items(folder: Path, sources: _Sources, train: Mask, english: Mask, retained: int) -> int:
+    """Writes the training items, the last of them retained texts; returns how many English ones have translations.
+
+    train, english: the pairs and the English sentences without translations to train on.
+    """
+    pairs = sources.pairs
     targets, first = number_distinct(pairs["target"].filter(pa.array(train)).combine_chunks())
     is_first = mask_of(np.flatnonzero(train)[first], len(train))
-    write_arrow(folder / "english.arrow", SENTENCE_SCHEMA, select_rows(pairs, is_first, {"sentence": "english"}))
+    blocks = (
+        select_rows(table, mask, {"sentence": "english"})
+        for table, mask in ((pairs, is_first), (sources.sentences, english))
+    )
+    write_arrow(folder / "english.arrow", SENTENCE_SCHEMA, chain.from_iterable(blocks))
     write_arrow(folder / "translations.arrow", SENTENCE_SCHEMA, select_rows(pairs, train, {"sentence": "other"}))
-    weights = np.bincount(targets, minlength=len(first)).astype(np.int32)
-    no_targets = np.full(retained, NO_TARGET, np.int32)
-    write_array(folder / "targets.npy", np.concatenate([np.arange(len(first), dtype=np.int32), targets, no_targets]))
-    write_array(folder / "weights.npy", np.concatenate([weights, np.ones(len(targets) + retained, np.int32)]))
-    return len(first)
+    count, without = len(first), int(english.sum())
+    if without:
+        write_array(folder / ENGLISH_SOURCES, sources.sentences["source"].to_numpy()[english])
+    write_targets(folder, targets, count, without, retained)
+    return count
+
+
+def write_targets(folder: Path, targets: NDArray[np.int32], translated: int, without: int, retained: int) -> None:
+    """Writes the targets and weights of all items.
+
+    targets: row of the English of each translation, (translations,). translated, without: English sentences with and
+    without translations. retained: texts to retain.
+    """
+    english, no_targets = np.arange(translated + without, dtype=np.int32), np.full(retained, NO_TARGET, np.int32)
+    write_array(folder / "targets.npy", np.concatenate([english, targets, no_targets]))
+    weights = np.bincount(targets, minlength=translated).astype(np.int32)
+    write_array(folder / "weights.npy", np.concatenate([weights, np.ones(without + len(targets) + retained, np.int32)]))

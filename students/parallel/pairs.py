@@ -192,20 +192,25 @@ def drop_reason(english: str, other: str, filters: Filters | None) -> str | None
     With the usual filters `Berlin is big`, `Berlin ist groß` pass, `OK`, `ok` is a copy of the source, and a sentence
     of 90 letters with a translation of 20 has the wrong length ratio.
     """
-    if not english.strip(INVISIBLE) or not other.strip(INVISIBLE):
-        return EMPTY
-    if filters is None:
-        return None
-    if max(len(english), len(other)) > filters.max_characters:
-        return "too long"
+    if (reason := sentence_drop_reason((english, other), filters)) or filters is None:
+        return reason
     short, long = sorted((_width(english), _width(other)))
-    if short < filters.min_characters:
-        return "too short"
     if long >= RATIO_FROM_CHARACTERS and long > filters.max_length_ratio * short:
         return "length ratio"
     if filters.drop_copies and english.casefold() == other.casefold():
         return "copy of the source"
     return None
+
+
+def sentence_drop_reason(sentences: Sequence[str], filters: Filters | None) -> str | None:
+    """The reason to leave out clean `sentences` because one of them is empty, too long or too short; or None."""
+    if not all(sentence.strip(INVISIBLE) for sentence in sentences):
+        return EMPTY
+    if filters is None:
+        return None
+    if max(map(len, sentences)) > filters.max_characters:
+        return "too long"
+    return "too short" if min(map(_width, sentences)) < filters.min_characters else None
 
 
 def _width(text: str) -> int:

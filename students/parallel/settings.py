@@ -190,6 +190,26 @@ ParallelSource = Annotated[
 ]
 
 
+class EnglishSource(TableSource):
+    """English sentences without translations: plain lines, or a column of a table."""
+
+    column: Column | None = None
+    """Column of the sentence, by name or by position from 0; `text` of a table when absent."""
+    max_sentences: Positive | None = None
+    """Most sentences of a training corpus."""
+    weight: Annotated[float, Field(gt=0)] = 1.0
+    """Sentences of an epoch are drawn from the sources in proportion to this times the square root of their number."""
+    max_misplaced: MaxMisplaced = 0.2
+    """Fraction of sentences that may seem to be in another language."""
+
+    def tables_read(self) -> Sequence[Table]:
+        return [] if self.column is None else [self.table()]
+
+    def table(self) -> Table:
+        shape = self.model_dump(exclude={"column", "max_sentences", "weight", "max_misplaced"})
+        return Table(columns=None if self.column is None else [self.column], **shape)
+
+
 def without_limit(source: Any) -> Any:
     """The parallel source, which is read whole; raises ValueError for one with `max_pairs`."""
     refuse_idle(source, "max_pairs", because="it limits the corpora of a training, and this one is read whole")
@@ -211,7 +231,7 @@ class MarginFilter(Settings):
 
 
 class Filters(Settings):
-    """Pairs to leave out of training. Each one left out is counted with its reason."""
+    """Pairs, and sentences of `english`, to leave out of training. Each one left out is counted with its reason."""
 
     min_characters: Positive = 1
     """Fewest characters of either sentence; short strings are often labels of an interface."""
@@ -238,6 +258,8 @@ class CorpusSettings(Protocol):
     def parallel(self) -> Sequence[ParallelSource]: ...
     @property
     def filters(self) -> Filters: ...
+    @property
+    def english(self) -> Sequence[EnglishSource]: ...
     @property
     def dev(self) -> Sequence[ParallelSource]: ...
     @property

@@ -16,7 +16,11 @@ from students.parallel.settings import CorpusSettings
 
 UNDECIDED, DUPLICATE, LOW_MARGIN = "undecided", "duplicate", "low margin"
 IN_DEV, BEYOND = "in the dev split", "beyond max_pairs"
-OUTCOMES = UNDECIDED, DUPLICATE, LOW_MARGIN, DEV, IN_DEV, BEYOND, TRAIN
+TRANSLATED, NEAR_DUPLICATE, BEYOND_SENTENCES = "in the parallel text", "near duplicate", "beyond max_sentences"
+OUTCOMES = (
+    *(UNDECIDED, DUPLICATE, LOW_MARGIN, DEV, IN_DEV, BEYOND, TRAIN),
+    *(TRANSLATED, NEAR_DUPLICATE, BEYOND_SENTENCES),  # only of English sentences without translations
+)
 
 Outcomes = NDArray[np.int8]
 """The outcome of each pair as its position in OUTCOMES, (pairs,)."""
@@ -50,6 +54,11 @@ def sentence_digest(english: str, seed: int) -> bytes:
     return text_digest(english.casefold(), str(seed).encode())
 
 
+def sentence_digests(sentences: Iterable[str], seed: int) -> pa.Array:
+    """The `sentence_digest` of each, as a column of digests."""
+    return pa.array([sentence_digest(sentence, seed) for sentence in sentences], DIGEST)
+
+
 def split_pairs(
     pairs: pa.Table,
     outcomes: Outcomes,
@@ -75,8 +84,7 @@ def split_pairs(
     languages: of each stream.
     """
     english = {sentence for translations in held_out for sentence in translations.english}
-    digests = pa.array([sentence_digest(sentence, settings.seed) for sentence in english], DIGEST)
-    is_held_out = pc.is_in(pairs["sentence"], value_set=digests).to_numpy()
+    is_held_out = pc.is_in(pairs["sentence"], value_set=sentence_digests(english, settings.seed)).to_numpy()
     outcomes = decide(outcomes, select(outcomes, UNDECIDED) & is_held_out, IN_DEV)
     if not settings.dev:
         outcomes = _draw_dev(pairs, outcomes, languages, settings.dev_sentences)
