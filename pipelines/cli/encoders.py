@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
@@ -13,8 +14,8 @@ from bertrelay.encode_stage import EncodeSettings
 from bertrelay.errors import RequestError
 from bertrelay.files import check_output
 from bertrelay.languages import CODE
-from bertrelay.settings import ModelSource, Settings
-from bertrelay.stage import Metrics, StageContext, check_new, load, write_model
+from bertrelay.settings import ModelSource, Positive, Settings
+from bertrelay.stage import Metrics, StageContext, check_new, load, run_alone, write_model
 from pipelines.cli.options import (
     DATASET_HELP,
     FILE_HELP,
@@ -37,8 +38,10 @@ from pipelines.cli.stdin import input_file
 from pipelines.error_handling import stopping_at_once
 from pipelines.recipe import read_tables, read_tables_file
 from pipelines.registry import PROTOCOLS
+from pipelines.report.verdicts import StageResult, verdicts
 from pipelines.validation import Problems
 from students.compress.settings import ExportSettings, ShrinkSettings
+from students.evaluate.settings import EvaluateSettings
 
 PANEL = "Sentences"
 TF_IDF = "tf-idf"
@@ -122,16 +125,28 @@ def _encode_file(model: str, source: str, output: Path, settings: Fields, option
 
 
 class EvaluateOptions(JsonOption):
-    """Options of writing results."""
+    """Options of what is evaluated, and of writing results."""
 
+    protocols: list[str] = Field(default=[])
+    """`sts` (STS12 to 16, STSb, SICK-R), `senteval` (seven classifications), `facets` (Argument Facet Similarity),
+    `sections` (triplets of Wikipedia sections), `mteb` (tasks of the package of that name). May be repeated."""
+    parallel: list[str] = Field(default=[])
+    """Measure the translation accuracy of a student on this set: de=ENGLISH,GERMAN names two aligned files, de=TABLE a
+    table with the columns en and de. May be repeated."""
+    teacher: str | None = None
+    """With --parallel: measure how near the student's vectors are to those of this encoder, a model folder or hub id,
+    or of a Parquet file with the columns text and vector."""
+    recall_at: Positive | None = None
+    """With --teacher: search the English sentences, as the teacher's vectors, with this many hits for a query."""
     results: Path | None = None
     """Folder for mteb's results; its own, $MTEB_CACHE or ~/.cache/mteb, when absent."""
 
 
 EVALUATE_OPTIONS = {"protocols": "--protocol", "sets": "--only", "tasks": "--tasks TASK", "languages": "--language"}
+STUDENT_OPTIONS = {"parallel": "--parallel LANGUAGE=FILES", "teacher": "--teacher MODEL"}
 
 
-@command(encoders, names={**EVALUATE_OPTIONS, "results": "--results DIR"}, rich_help_panel=PANEL)
+@command(encoders, names={**EVALUATE_OPTIONS, **STUDENT_OPTIONS, "results": "--results DIR"}, rich_help_panel=PANEL)
 def evaluate(
     model: Annotated[
         str,
@@ -140,7 +155,7 @@ def evaluate(
     options: Annotated[
         Fields,
         ProtocolSettings,
-        *("protocols", "sets", "tasks", "languages", "pooling", "truncate_dim", "folds", "seed", "precision"),
+        *("sets", "tasks", "languages", "pooling", "truncate_dim", "folds", "seed", "precision"),
     ],
     shown: EvaluateOptions,
     data: Annotated[
@@ -148,6 +163,8 @@ def evaluate(
     ] = None,
 ) -> None:
     """Evaluate MODEL by the protocols of the SBERT paper (similarity, classification, arguments, sections) or mteb's.
+
+    With --parallel it is a student: translation accuracy and, with --teacher, nearness to the teacher's vectors.
 
     Prints tables with 95 % intervals and the published metrics; --json has every correlation as well.
 
@@ -162,11 +179,55 @@ def evaluate(
       bertrelay evaluate MODEL --protocol mteb --tasks STS17 --tasks my-tasks.toml --language en --language de
 
       bertrelay samples my-samples && bertrelay evaluate tf-idf --protocol sts --data my-samples/sbert-paper
+
+      bertrelay evaluate STUDENT --teacher TEACHER --parallel de=test.en,test.de --recall-at 10
     """
     from pipelines.report.tables import score_lines
 
+    metrics: dict[str, Metrics] = {}
+    if shown.parallel:
+        metrics["students.evaluate"] = _student_metrics(model, shown, options["precision"])
+    else:
+        check_idle({"--teacher": shown.teacher, "--recall-at": shown.recall_at}, "there is no --parallel")
+    if shown.protocols or not shown.parallel:
+        metrics["teachers.protocols"] = _protocol_metrics(model, shown, options, data)
+    else:
+        names = {f"--{name}": options[name] for name in ("tasks", "pooling", "truncate_dim")}
+        names |= {"--language": options["languages"], "--only": options["sets"]}
+        check_idle({**names, "--data": data, "--results": shown.results}, "there is no --protocol")
+    if shown.as_json:
+        together = {name: value for of_kind in metrics.values() for name, value in of_kind.items()}
+        write_out(json.dumps({"model": model, "metrics": together}, ensure_ascii=False, indent=2))
+        return
+    for kind, of_kind in metrics.items():
+        for _, verdict in verdicts([StageResult(model, kind, of_kind)]):
+            write_out(f"{verdict.level:6}  {verdict.text}", coloured=True)
+        write_out("\n".join(score_lines({model: of_kind}, {model: kind}, intervals=True)))
+
+
+def _student_metrics(model: str, shown: EvaluateOptions, precision: str) -> Metrics:
+    """The metrics of the stage `students.evaluate`, which writes nothing that stays."""
+    from students.evaluate.stage import run
+
+    teacher = {"vectors": shown.teacher} if (shown.teacher or "").endswith(".parquet") else shown.teacher
+    settings = {
+        "model": model,
+        "teacher": teacher,
+        "recall_at": shown.recall_at,
+        "parallel": list(map(_translations, shown.parallel)),
+        "precision": precision,
+        "picture_sentences": 0,
+    }
+    settled = validated(EvaluateSettings, {name: value for name, value in settings.items() if value is not None})
+    names_hub = isinstance(settled.teacher, ModelSource) and settled.teacher.folder is None
+    check_request(model, names_hub=names_hub)
+    with TemporaryDirectory() as folder:
+        return run_alone(run, settled, Path(folder))
+
+
+def _protocol_metrics(model: str, shown: EvaluateOptions, options: Fields, data: Path | None) -> Metrics:
     files = [task for task in options["tasks"] or [] if task.endswith(".toml")]
-    options |= {"protocols": list(dict.fromkeys(options["protocols"]))}
+    options |= {"protocols": list(dict.fromkeys(shown.protocols))}
     options |= {"tasks": [task for task in options["tasks"] or [] if task not in files]}
     options |= {"local": [table for file in files for table in _local_tasks(file)], "data": data and str(data)}
     fields = ProtocolSettings.model_fields
@@ -174,10 +235,7 @@ def evaluate(
     whole = {**_source(model, names_hub=bool(options["tasks"])), **given}
     settings = validated(ProtocolSettings, whole, EVALUATE_OPTIONS)
     metrics: Metrics = load(PROTOCOLS[1])(settings, shown.results)
-    if shown.as_json:
-        write_out(json.dumps({"model": model, "metrics": metrics}, ensure_ascii=False, indent=2))
-    else:
-        write_out("\n".join(score_lines({model: metrics}, {model: "teachers.protocols"}, intervals=True)))
+    return metrics
 
 
 def _local_tasks(file: str) -> list[Any]:

@@ -1,15 +1,19 @@
 """`bertrelay evaluate` on sample data in the official formats; tests/teachers compare its metrics with scipy's."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from scipy.spatial.distance import cosine
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
+from bertrelay.encode_files import encode_file
 from bertrelay.errors import RequestError
 from bertrelay.evaluation import statistics
+from bertrelay.model.encoder import SentenceEncoder
 from pipelines.hub import hub_ids, unknown_ids
 from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY
@@ -150,6 +154,38 @@ def test_tasks_of_mteb_run_on_local_files_in_the_languages_asked_for(call, capti
     (captions / "tasks.toml").write_text("[mine]\ntask = 1")
     with pytest.raises(RequestError, match="expected `local`, a list of tasks, and nothing else; found mine"):
         call(*words)
+
+
+def test_a_student_stands_beside_its_teacher_and_beside_vectors_of_it(call, captions, tiny_encoder):
+    tiny_encoder("bert", ["a dog barks", "rain falls"], layers=1).save(captions / "teacher")
+    parallel = [f"{language}={captions}/test.en,{captions}/test.{language}" for language in ("de", "fr")]
+    words = ["evaluate", captions / "model", "--parallel", parallel[0], "--parallel", parallel[1]]
+    found = json.loads(call(*words, "--teacher", captions / "teacher", "--recall-at", "1", "--json"))["metrics"]
+    english, german = (Path(captions / f"test.{language}").read_text().splitlines() for language in ("en", "de"))
+    student, teacher = (SentenceEncoder.load(captions / name) for name in ("model", "teacher"))
+    vectors = [encoder.encode(texts, precision="fp32") for encoder, texts in ((student, german), (teacher, english))]
+    cosines = [1 - cosine(*rows) for rows in zip(*vectors, strict=True)]
+    assert found["nearness/cosine/de"] == pytest.approx(np.mean(cosines), abs=1e-5)
+    assert {"recall_at_1/fr", "translation_accuracy/en-de", "nearness/cosine/mean"} <= found.keys()
+    encode_file(captions / "teacher", captions / "test.en", captions / "vectors.parquet", precision="fp32")
+    again = json.loads(call(*words, "--teacher", captions / "vectors.parquet", "--json"))["metrics"]
+    assert again["nearness/cosine/de"] == pytest.approx(found["nearness/cosine/de"], abs=1e-5)
+    lines = call(*words, "--teacher", captions / "teacher").splitlines()
+    assert lines[0].split()[0] in ("good", "warn", "fail") and "mean cosine to the teacher's vectors" in lines[0]
+    assert any(line.startswith("Nearness to the teacher") for line in lines)
+    tasks = ["--protocol", "mteb", "--tasks", captions / "tasks.toml", "--results", captions / "kept", "--json"]
+    assert {"mteb/Captions/en-fr/f1", "nearness/cosine/de"} <= json.loads(
+        call(*words, "--teacher", captions / "teacher", *tasks)
+    )["metrics"].keys()
+    for more, message in (
+        (["--recall-at", "3"], "recall_at: without effect"),
+        (["--only", "STSb"], "--only: without effect, because there is no --protocol"),
+        (["--teacher", captions / "none"], "none"),
+    ):
+        with pytest.raises(RequestError, match=message):
+            call(*words, *more)
+    with pytest.raises(RequestError, match="--teacher: without effect, because there is no --parallel"):
+        call("evaluate", captions / "model", "--teacher", captions / "teacher", "--protocol", "sts")
 
 
 def test_a_recipe_takes_the_same_tasks_and_names_those_of_the_hub(captions):
