@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from bertrelay.data.tables import Unusable
+from bertrelay.data.tables import Rejected
 from bertrelay.errors import RequestError
 
 Severity = Literal["good", "warn", "fail"]
@@ -73,7 +73,7 @@ class Finding(NamedTuple):
         return int(next(iter(self.counts.values())))
 
 
-def row_places(rows: Sequence[Unusable]) -> list[Place]:
+def row_places(rows: Sequence[Rejected]) -> list[Place]:
     """The places of records that cannot be used."""
     return [Place(row.reason, row.file, row.line, row.record) for row in rows[:MOST_PLACES]]
 

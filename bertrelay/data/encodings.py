@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from bertrelay.data.tables import TO_TABLE, TO_TEXT, Unusable
+from bertrelay.data.tables import TO_TABLE, TO_TEXT, Rejected
 from bertrelay.errors import RequestError
 from bertrelay.progress import renamed
 
@@ -62,7 +62,7 @@ MAGIC = {
 """First bytes of a file → a suffix of such files."""
 
 
-def remedy(fault: Unusable, what: str = "line") -> str:
+def remedy(fault: Rejected, what: str = "line") -> str:
     """Advice of an error about a record that cannot be used."""
     return "Then give the converted file." if LOOKS_LIKE in fault.detail else f"Fix or remove this {what}."
 

@@ -9,6 +9,7 @@ import shlex
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from stat import S_ISREG
@@ -21,9 +22,9 @@ from bertrelay.data.tables import (
     DEEPEST,
     HEADER_AGAIN,
     Record,
+    Rejected,
     Row,
     Table,
-    Unusable,
     column_names,
     find_columns,
     find_optional,
@@ -48,7 +49,7 @@ packed file unpacks to it."""
 BATCH_ROWS = 1024
 QUOTED = re.compile(r'"(?:[^"]|"")*+"', re.DOTALL)
 
-Fields = Iterator[tuple[int, list[str] | Unusable]]
+Fields = Iterator[tuple[int, list[str] | Rejected]]
 """(line, fields of the row that begins there)."""
 
 
@@ -82,12 +83,12 @@ def delimited_rows(table: Table, columns: Sequence[str | int], optional: Sequenc
         return tuple(ABSENT if index is None else row[index] if index < len(row) else "" for index in positions)
 
     for line, values in fields:
-        if isinstance(values, Unusable):
+        if isinstance(values, Rejected):
             if first is None and table.header:
                 raise RequestError(
                     f"{table.name}, line {line:,}: the header is {values.reason} ({values.detail}). {remedy(values)}"
                 )
-            yield values._replace(values=column_values(values.values) if first and values.values else ())
+            yield replace(values, values=column_values(values.values) if first and values.values else ())
             continue
         if first is None:
             more = find_optional(table.name, optional, values if table.header else [])
@@ -97,13 +98,13 @@ def delimited_rows(table: Table, columns: Sequence[str | int], optional: Sequenc
                 continue
         max_fields = len(first) if is_csv or table.header else len(values)
         if table.header and len(first) > 1 and values == first:
-            yield Unusable(table.name, line, HEADER_AGAIN)
+            yield Rejected(HEADER_AGAIN, file=table.name, line=line)
         elif min_fields <= len(values) <= max_fields:
             yield Record(column_values(values), table.name, line)
         else:
             few, expected = ("few", min_fields) if len(values) < min_fields else ("many", max_fields)
             detail = f"expected {expected}, found {len(values)}"
-            yield Unusable(table.name, line, f"too {few} fields", detail, values=column_values(values))
+            yield Rejected(f"too {few} fields", detail, file=table.name, line=line, values=column_values(values))
     if first is None and table.header:
         raise RequestError(f"{table.name} has no records, not even a header. Check that it is complete.")
 
@@ -128,10 +129,10 @@ def jsonl_rows(table: Table, columns: Sequence[str | int], optional: Sequence[st
                         f"{table.name}: expected one JSON object per line, found one over several lines. Write each on "
                         f"a line, with jq -c . {shlex.quote(table.name)} for example."
                     ) from None
-                yield Unusable(table.name, line, "not JSON", "expected one JSON object per line")
+                yield Rejected("not JSON", "expected one JSON object per line", file=table.name, line=line)
                 continue
             if not isinstance(value, dict):
-                yield Unusable(table.name, line, "not a JSON object", f"found {type(value).__name__}")
+                yield Rejected("not a JSON object", f"found {type(value).__name__}", file=table.name, line=line)
                 continue
             if not names:
                 names = _names(table, columns, column_names(value))
@@ -140,7 +141,7 @@ def jsonl_rows(table: Table, columns: Sequence[str | int], optional: Sequence[st
             if is_unicode(values):
                 yield Record(values, table.name, line)
             else:
-                yield Unusable(table.name, line, "not valid Unicode", "half of a surrogate pair")
+                yield Rejected("not valid Unicode", "half of a surrogate pair", file=table.name, line=line)
 
 
 @contextmanager
@@ -173,7 +174,7 @@ def refuse_damaged(file: str) -> Iterator[None]:
         raise RequestError(f"{file} is cut off or damaged ({type(error).__name__}). Fetch or pack it again.") from None
 
 
-def _lines(file: str) -> Iterator[tuple[str, str, Unusable | None]]:
+def _lines(file: str) -> Iterator[tuple[str, str, Rejected | None]]:
     with open_input(file) as stream:
         yield from text_lines(file, stream)
 
@@ -192,7 +193,7 @@ def is_too_long(line: bytes) -> bool:
     return len(line) > LONGEST_LINE and not line.endswith(b"\n")
 
 
-def text_lines(file: str, stream: IO[bytes]) -> Iterator[tuple[str, str, Unusable | None]]:
+def text_lines(file: str, stream: IO[bytes]) -> Iterator[tuple[str, str, Rejected | None]]:
     r"""Streams text, line break and fault of each line, split only at \n: U+2028, U+0085 and the like are text.
 
     Raises RequestError for a file of another encoding or format, and where the stream ends before its file does.
@@ -207,7 +208,11 @@ def text_lines(file: str, stream: IO[bytes]) -> Iterator[tuple[str, str, Unusabl
                 raise RequestError(f"{file}: expected lines that end in \\n, found \\r alone. Convert it.")
             fault = None
             if is_too_long(raw):
-                yield "", "\n", Unusable(file, number, "a line too long", f"more than {LONGEST_LINE >> 20} MiB")
+                yield (
+                    "",
+                    "\n",
+                    Rejected("a line too long", f"more than {LONGEST_LINE >> 20} MiB", file=file, line=number),
+                )
                 offset += len(raw)
                 continue
             try:
@@ -215,10 +220,10 @@ def text_lines(file: str, stream: IO[bytes]) -> Iterator[tuple[str, str, Unusabl
                 beyond_ascii += not raw.isascii()
             except UnicodeDecodeError as error:
                 position = f"byte {offset + error.start:,} of the file, counted from 0"
-                fault = Unusable(file, number, NOT_UTF8, position + damaged.add(raw, beyond_ascii))
+                fault = Rejected(NOT_UTF8, position + damaged.add(raw, beyond_ascii), file=file, line=number)
                 line = raw.decode(errors="replace")
             if "\0" in line:
-                fault = Unusable(file, number, "a NUL character", "is this a text file?")
+                fault = Rejected("a NUL character", "is this a text file?", file=file, line=number)
             if offset == 0:
                 line = line.removeprefix("\ufeff")
             text = line.removesuffix("\n").removesuffix("\r")
@@ -290,7 +295,7 @@ class QuotedFields:
 
 
 def _csv_fields(file: str, delimiter: str) -> Fields:
-    faults: list[Unusable] = []  # in the lines of the current row
+    faults: list[Rejected] = []  # in the lines of the current row
 
     def texts() -> Iterator[str]:
         for text, ending, fault in _lines(file):
@@ -314,11 +319,11 @@ def _csv_fields(file: str, delimiter: str) -> Fields:
                     f'{reader.line_num:,}. Double the quotes inside fields (""), or {hint}.'
                 ) from None
             if not faults:
-                faults.append(Unusable(file, first, "not a CSV row", "quotes or a line break inside a field"))
+                faults.append(Rejected("not a CSV row", "quotes or a line break inside a field", file=file, line=first))
         finally:
             csv.field_size_limit(usual_limit)
         if values or faults:
-            yield first, faults[0]._replace(line=first, values=tuple(values)) if faults else values
+            yield first, replace(faults[0], line=first, values=tuple(values)) if faults else values
 
 
 def _positions(table: Table, columns: Sequence[str | int], first: list[str]) -> list[int]:

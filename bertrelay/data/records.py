@@ -17,7 +17,7 @@ from typing import Self, SupportsInt, TextIO, cast
 from bertrelay.cache import Cache
 from bertrelay.data.encodings import LOOKS_LIKE, remedy
 from bertrelay.data.readers import delimited_rows, hub_rows, jsonl_rows, line_rows, parquet_rows
-from bertrelay.data.tables import Format, Record, Row, Table, Unusable
+from bertrelay.data.tables import Format, Record, Rejected, Row, Table
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.progress import log, renamed
 
@@ -248,10 +248,9 @@ def read(
         if isinstance(row, Record) and all(value is not None for value in row.values):
             yield row
             continue
-        fault = row if isinstance(row, Unusable) else Unusable(row.file, row.line, "a missing value")
+        fault = row if isinstance(row, Rejected) else Rejected("a missing value", file=row.file, line=row.line)
         if rejects is None:
-            detail = f" ({fault.detail})" if fault.detail else ""
-            raise RequestError(f"{fault.file}, line {fault.line:,}: {fault.reason}{detail}. {remedy(fault)}")
+            raise RequestError(f"{fault.file}, line {fault.line:,}: {fault.reason}{fault.note}. {remedy(fault)}")
         rejects.add(fault.file, fault.line, fault.reason, fault.record, fault.detail)
 
 

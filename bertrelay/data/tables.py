@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
@@ -157,23 +158,44 @@ class Record(NamedTuple):
     line: int
 
 
-class Unusable(NamedTuple):
-    """A row that is not a record.
+@dataclass(unsafe_hash=True)
+class Rejected(Exception):
+    """A record that is not used: raised where it is parsed, and yielded in its place by readers.
 
     reason: one of a few phrases, by which rejects are counted. detail: more for an error, without any text of the row.
+    file, line: its place, which the reader adds with `at` to what is raised.
     record: the id of the record, where a line does not identify it.
     values: those of the requested columns that could be read, for a reader that can use a part of them.
+    is_fault: false for a sound record that is not read, such as a relation.
     """
 
-    file: str
-    line: int
     reason: str
     detail: str = ""
+    file: str = ""
+    line: int = 0
     record: str = ""
     values: tuple[Any, ...] = ()
+    is_fault: bool = True
+
+    def at(self, file: str, line: int, record: str = "") -> "Rejected":
+        """A copy at this place; one that was raised would hold the variables of its traceback."""
+        return replace(self, file=file, line=line, record=record)
+
+    @property
+    def place(self) -> str:
+        """File and line, and the id of the record where a line may hold several."""
+        return f"{self.file}, line {self.line:,}" + (f", record {self.record}" if self.record else "")
+
+    @property
+    def note(self) -> str:
+        """The detail in brackets, behind a space; empty without one."""
+        return f" ({self.detail})" if self.detail else ""
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.reason}{self.note}"
 
 
-Row = Record | Unusable
+Row = Record | Rejected
 
 
 def column_names(record: dict[str, Any], depth: int = DEEPEST) -> list[str]:

@@ -27,7 +27,7 @@ from bertrelay.compute.engine import LOCAL_ENGINE, Engine
 from bertrelay.compute.work import Compute, Executor, Work
 from bertrelay.data.records import Rejects, log_copies
 from bertrelay.data.shards import MANIFEST, ShardFiles, Span, SpanReader, cut_spans
-from bertrelay.data.tables import Unusable
+from bertrelay.data.tables import Rejected
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_json
 from bertrelay.fingerprint import Digests, content_parts, fingerprint
@@ -37,7 +37,7 @@ from bertrelay.progress import Bar, log
 from domain.pretraining.documents import COPY, files_of, read_all
 from domain.pretraining.pubmed import outdated
 from domain.pretraining.settings import DocumentSource, Files
-from domain.reading import NO_TEXT, SkippedDocument, TextDocument, TextItem
+from domain.reading import NO_TEXT, TextDocument, TextItem
 from domain.text.sentences import sentence_spans
 
 VERSION = 7  # raised when the same documents begin to give other sentences, tokens or shards
@@ -250,11 +250,11 @@ def _prepare(
 def _sizes(items: Iterable[TextItem], rejects: Rejects, left_out: Counter[str]) -> Iterator[int]:
     """The characters of each text; counts what else there is."""
     for item in items:
-        if isinstance(item, Unusable):
+        if isinstance(item, Rejected) and item.is_fault:
             rejects.add(item.file, item.line, item.reason)
             continue
         rejects.used()
-        if isinstance(item, SkippedDocument):
+        if isinstance(item, Rejected):
             left_out[item.reason] += 1
         else:
             yield len(item.text)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from bertrelay.data.readers import open_input
 from bertrelay.data.records import canonical_id, rows
-from bertrelay.data.tables import ABSENT, Column, Record, Table, Unusable
+from bertrelay.data.tables import ABSENT, Column, Record, Rejected, Table
 from bertrelay.errors import RequestError
 from bertrelay.fingerprint import visible_files
 from bertrelay.progress import progress
 from domain.pretraining.pubmed import read_papers
 from domain.pretraining.settings import FORMATS, DocumentSource, Files, format_of
-from domain.reading import NO_TEXT, SkippedDocument, TextDocument, TextItem
+from domain.reading import NO_TEXT, TextDocument, TextItem
 
 SPLIT, TRAIN = "split", "train"
 PARQUET = b"PAR1"
@@ -58,7 +58,7 @@ def read_all(files: Files, reasons: Mapping[tuple[int, int], str], shown: bool =
                     content = blake2b(f"{found.group}\0{found.text}".encode(), digest_size=8).digest()
                     reason = COPY if (key := int.from_bytes(content)) in seen else None
                     seen.add(key)
-                yield SkippedDocument(reason) if reason else found
+                yield Rejected(reason, is_fault=False) if reason else found
             bar.advance()
 
 
@@ -97,7 +97,7 @@ def read_table(source: DocumentSource, file: Path) -> Iterator[TextItem]:
     without_split = None if _has_splits(table, source.text) else TRAIN
     in_train, elsewhere = set[str](), set[str]()  # groups
     for row in rows(table, list(columns.values()), optional=[SPLIT]):
-        if isinstance(row, Unusable):
+        if isinstance(row, Rejected):
             yield row
             continue
         *given, own_split = row.values
@@ -107,16 +107,16 @@ def read_table(source: DocumentSource, file: Path) -> Iterator[TextItem]:
         with suppress(ValueError):  # of what is no id, which is reported below
             (in_train if is_train else elsewhere).add(canonical_id(values.get("group")))
         if not is_train:
-            yield SkippedDocument(NOT_TRAIN)
+            yield Rejected(NOT_TRAIN, is_fault=False)
         elif text is not None and not isinstance(text, str):
-            yield Unusable(row.file, row.line, "not text")
+            yield Rejected("not text", file=row.file, line=row.line)
         elif not text or text.isspace():
-            yield SkippedDocument(NO_TEXT)
+            yield Rejected(NO_TEXT, is_fault=False)
         else:
             try:
                 yield TextDocument(text, *map(canonical_id, names))
             except ValueError as error:
-                yield Unusable(row.file, row.line, str(error))
+                yield Rejected(str(error), file=row.file, line=row.line)
     if shared := in_train & elsewhere - {""}:
         raise RequestError(
             f"documents: expected the rows of each {source.group} in one split, found {len(shared):,} in train and in "
@@ -137,9 +137,9 @@ def read_blocks(file: Path) -> Iterator[TextItem]:
             raise RequestError(f"documents: {file} is Parquet and is to be read as blocks; give format = 'parquet'.")
     table = Table.model_validate({"path": str(file), "format": "lines"})
     for has_text, block in groupby(
-        rows(table, [0]), lambda row: isinstance(row, Unusable) or bool(row.values[0].strip())
+        rows(table, [0]), lambda row: isinstance(row, Rejected) or bool(row.values[0].strip())
     ):
         if has_text:
             lines = list(block)
-            fault = next((line for line in lines if isinstance(line, Unusable)), None)
+            fault = next((line for line in lines if isinstance(line, Rejected)), None)
             yield fault or TextDocument("\n".join(line.values[0] for line in lines if isinstance(line, Record)))

@@ -19,11 +19,11 @@ from xml.parsers.expat import ErrorString
 import pandas as pd
 
 from bertrelay.data.readers import LONGEST_LINE, open_input
-from bertrelay.data.tables import Unusable
+from bertrelay.data.tables import Rejected
 from bertrelay.errors import RequestError
 from bertrelay.progress import progress
 from domain.pretraining.settings import Files, format_of
-from domain.reading import NO_TEXT, SkippedDocument, TextDocument, TextItem
+from domain.reading import NO_TEXT, TextDocument, TextItem
 
 COLLECTIONS = ("PubmedArticleSet", "MedlineCitationSet", "pmc-articleset")
 ARTICLE, DELETE_CITATION = "article", "DeleteCitation"
@@ -57,10 +57,10 @@ def read_papers(file: Path) -> Iterator[TextItem]:
     unusable.
     """
     for element in _elements(file, READERS):
-        yield element if isinstance(element, Unusable) else READERS[_tag(element)](element)
+        yield element if isinstance(element, Rejected) else READERS[_tag(element)](element)
 
 
-def _elements(file: Path, tags: Container[str]) -> Iterator[Element | Unusable]:
+def _elements(file: Path, tags: Container[str]) -> Iterator[Element | Rejected]:
     try:
         with open_input(str(file)) as stream:
             if not {".tar", ".tgz"}.intersection(map(str.lower, file.suffixes)):
@@ -108,7 +108,7 @@ class _Limited:
         return content
 
 
-def _parsed(stream: IO[bytes], name: str, tags: Container[str], in_tar: bool = False) -> Iterator[Element | Unusable]:
+def _parsed(stream: IO[bytes], name: str, tags: Container[str], in_tar: bool = False) -> Iterator[Element | Rejected]:
     parser, limited = ElementTree.XMLParser(), _Limited(stream, name)
     parser.entity.update(NAMED_CHARACTERS)
     root: Element | None = None
@@ -118,7 +118,7 @@ def _parsed(stream: IO[bytes], name: str, tags: Container[str], in_tar: bool = F
                 root = element
                 if _tag(root) not in (*COLLECTIONS, ARTICLE):
                     if in_tar:
-                        yield Unusable(name, 1, "neither MEDLINE/PubMed nor JATS", f"found {_tag(root)!r}")
+                        yield Rejected("neither MEDLINE/PubMed nor JATS", f"found {_tag(root)!r}", file=name, line=1)
                         return
                     raise RequestError(
                         f"{name}: expected XML of MEDLINE/PubMed or of JATS ({', '.join(COLLECTIONS)} or {ARTICLE}), "
@@ -135,11 +135,13 @@ def _parsed(stream: IO[bytes], name: str, tags: Container[str], in_tar: bool = F
                 f"{name}, line {line:,}: broken XML ({detail}), so the documents after it cannot be found. "
                 "Fetch this file again, or leave it out."
             ) from None
-        yield Unusable(name, line, "broken XML", detail)
+        yield Rejected("broken XML", detail, file=name, line=line)
     except RequestError:
         raise
     except (LookupError, ValueError) as error:  # an encoding that expat does not have
-        yield Unusable(name, 1, "broken XML", f"{error}; convert it to UTF-8, in its first line too, with iconv")
+        yield Rejected(
+            "broken XML", f"{error}; convert it to UTF-8, in its first line too, with iconv", file=name, line=1
+        )
 
 
 def _tag(element: Element) -> str:
@@ -148,7 +150,7 @@ def _tag(element: Element) -> str:
 
 def _document(paragraphs: list[str], name: str) -> TextItem:
     text = "\n\n".join(filter(None, paragraphs))
-    return TextDocument(text, name) if text else SkippedDocument(NO_TEXT)
+    return TextDocument(text, name) if text else Rejected(NO_TEXT, is_fault=False)
 
 
 def _citation(element: Element) -> TextItem:

@@ -12,7 +12,7 @@ from typing import IO, NamedTuple
 from bertrelay.cache import Cache
 from bertrelay.data.readers import QuotedFields, hub_configs, refuse_damaged, text_lines
 from bertrelay.data.records import rows
-from bertrelay.data.tables import NO_LINES, Table, Unusable, inner_suffix
+from bertrelay.data.tables import NO_LINES, Rejected, Table, inner_suffix
 from bertrelay.errors import RequestError
 from bertrelay.languages import CODE, closest_code, is_language, is_registered
 from bertrelay.progress import log
@@ -47,7 +47,7 @@ class Translation(NamedTuple):
     dropped: str = ""
 
 
-Records = Iterator[list[Translation] | Unusable]
+Records = Iterator[list[Translation] | Rejected]
 """The translations of each record, into one language or several."""
 
 
@@ -115,7 +115,7 @@ def _without_markup(pair: Translation, source: TranslationFiles) -> Translation:
 def _count_pairs(records: Records, source: TranslationFiles, counts: FileCounts) -> Records:
     """Streams the records of a file, their pairs without markup, and counts the pairs."""
     for record in records:
-        if isinstance(record, Unusable):
+        if isinstance(record, Rejected):
             yield record
             continue
         pairs = [_without_markup(pair, source) for pair in record]
@@ -141,12 +141,12 @@ def _read_hub(source: TranslationFiles, cache: Cache | None, counts: dict[str, F
 def _read_rows(table: Table, language: str, cache: Cache | None = None) -> Records:
     """Streams the rows of a table of English and `language`."""
     for row in rows(table, (), cache):
-        if isinstance(row, Unusable):
+        if isinstance(row, Rejected):
             yield row
         elif all(isinstance(value, str) for value in row.values):
             yield [Translation(language, *row.values)]
         else:
-            yield Unusable(row.file, row.line, "not text")
+            yield Rejected("not text", file=row.file, line=row.line)
 
 
 def _read_files(source: TranslationFiles, counts: dict[str, FileCounts]) -> Records:
@@ -221,14 +221,14 @@ def _read_lines(name: str, opener: Opener, language: str) -> Records:
             if fault:
                 yield fault
             elif len(fields) < 2:
-                yield Unusable(name, number, "too few fields", f"expected 2, found {len(fields)}")
+                yield Rejected("too few fields", f"expected 2, found {len(fields)}", file=name, line=number)
             else:
                 yield [Translation(language, *fields[:2])]
     quotes.warn()
 
 
 def _read_memory(
-    read: Callable[[str, IO[bytes], str], Iterator[Segment | Unusable]],
+    read: Callable[[str, IO[bytes], str], Iterator[Segment | Rejected]],
     name: str,
     opener: Opener,
     source: TranslationFiles,
@@ -237,7 +237,7 @@ def _read_memory(
     """Streams the pairs of a translation memory: of each segment one for each language of `source`."""
     with opener() as stream:
         for segment in read(name, stream, code_in_name(name)):
-            if isinstance(segment, Unusable):
+            if isinstance(segment, Rejected):
                 yield segment
                 continue
             texts, tagged, dropped = segment
@@ -285,7 +285,7 @@ def _read_catalogue(
                 language = _language_of(code, source)
             if not language:
                 return
-            yield message if isinstance(message, Unusable) else [Translation(language, *message)]
+            yield message if isinstance(message, Rejected) else [Translation(language, *message)]
 
 
 def _catalogue_language(name: str, in_header: str) -> str:

@@ -16,7 +16,7 @@ import polib
 
 from bertrelay.data import readers
 from bertrelay.data.encodings import conversion_hint
-from bertrelay.data.tables import Unusable
+from bertrelay.data.tables import Rejected
 from bertrelay.errors import RequestError
 
 FUZZY, OBSOLETE, NO_SUCH_FORM = "fuzzy", "obsolete", "a plural form that the header does not have"
@@ -89,11 +89,11 @@ class Catalogue(NamedTuple):
     """The language that the header names, or nothing, and the messages, which are parsed as they are iterated over."""
 
     language: str
-    messages: Iterator[Message | Unusable]
+    messages: Iterator[Message | Rejected]
 
 
 def read_po(file: str, stream: IO[bytes]) -> Catalogue:
-    """Reads a `.po` file, whole. An entry with a broken string or invalid bytes is an `Unusable` of its line.
+    """Reads a `.po` file, whole. An entry with a broken string or invalid bytes is an `Rejected` of its line.
 
     Raises RequestError for a header that cannot be used, and for keywords in another order than that of an entry.
     """
@@ -107,15 +107,17 @@ def read_po(file: str, stream: IO[bytes]) -> Catalogue:
     except UnicodeDecodeError as error:
         line = _line_number(data, error.start)
         raise RequestError(f"{file}, line {line:,}: not valid {encoding.upper()}, {source}") from None
-    lines, faults, after_comment = list[str](), dict[int, Unusable](), False
+    lines, faults, after_comment = list[str](), dict[int, Rejected](), False
     for number, raw in enumerate(text.split("\n"), 1):
         lines.append(_polib_line(raw))
         if UNDECODED.search(raw):
             conversion = "" if faults else conversion_hint(file, raw.encode(encoding, "surrogateescape"))
             detail = f"{source}{conversion}" if conversion else ""
-            faults[number] = Unusable(file, number, f"not valid {encoding.upper()}", detail)
+            faults[number] = Rejected(f"not valid {encoding.upper()}", detail, file=file, line=number)
         elif not COMMENT.match(raw) and (_groups(raw)[-1] or (after_comment and STRING.match(lines[-1]))):
-            faults[number] = Unusable(file, number, "not a line of a .po file", "expected one text in double quotes")
+            faults[number] = Rejected(
+                "not a line of a .po file", "expected one text in double quotes", file=file, line=number
+            )
         after_comment = bool(COMMENT.match(raw)) or (after_comment and not lines[-1])
     starts = [number for number, line in enumerate(lines) if line.startswith("msgid ")]
     first = _parse_po(file, lines[: starts[1]] if len(starts) > 1 else lines)
@@ -168,8 +170,8 @@ def _parse_po(file: str, lines: list[str]) -> polib.POFile:
 
 
 def _po_messages(
-    file: str, lines: list[str], faults: dict[int, Unusable], header: Header
-) -> Iterator[Message | Unusable]:
+    file: str, lines: list[str], faults: dict[int, Rejected], header: Header
+) -> Iterator[Message | Rejected]:
     entries = _parse_po(file, lines)
     starts = [entry.linenum for entry in entries]
     fault_of = {bisect_right(starts, line) - 1: faults[line] for line in sorted(faults, reverse=True)}
@@ -181,7 +183,7 @@ def _po_messages(
         if number in fault_of:
             yield fault_of[number]
         elif bool(entry.msgid_plural) != bool(entry.msgstr_plural):
-            yield Unusable(file, max(entry.linenum, 1), "msgid_plural and the forms of msgstr do not fit")
+            yield Rejected("msgid_plural and the forms of msgstr do not fit", file=file, line=max(entry.linenum, 1))
         else:
             yield from _pairs(entry, header)
 

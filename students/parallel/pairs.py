@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bertrelay.cache import Cache
 from bertrelay.data.records import Rejects, aligned_rows, rows
 from bertrelay.data.sentences import clean
-from bertrelay.data.tables import Record, Row, Unusable
+from bertrelay.data.tables import Record, Rejected, Row
 from bertrelay.errors import RequestError
 from bertrelay.progress import log
 from students.parallel.files import EMPTY, FileCounts, Records, Translation, no_translations, read_translation_files
@@ -106,7 +106,7 @@ def read_pairs(
         files: dict[str, FileCounts] = {}
         complete = records = 0
         for record in _records(source, cache, files):
-            if isinstance(record, Unusable):
+            if isinstance(record, Rejected):
                 rejects.add(record.file, record.line, record.reason, detail=record.detail)
                 continue
             rejects.used()
@@ -146,7 +146,7 @@ def _records(source: ParallelSource, cache: Cache | None, files: dict[str, FileC
     else:
         table_rows = zip(rows(source.table(), (), cache))
     for row in table_rows:
-        unusable = next((part for part in map(_as_text, row) if isinstance(part, Unusable)), None)
+        unusable = next((part for part in map(_as_text, row) if isinstance(part, Rejected)), None)
         if unusable is not None:
             yield unusable
             continue
@@ -155,9 +155,9 @@ def _records(source: ParallelSource, cache: Cache | None, files: dict[str, FileC
 
 
 def _as_text(row: Row) -> Row:
-    if isinstance(row, Unusable) or all(isinstance(value, str | None) for value in row.values):
+    if isinstance(row, Rejected) or all(isinstance(value, str | None) for value in row.values):
         return row
-    return Unusable(row.file, row.line, "not text")
+    return Rejected("not text", file=row.file, line=row.line)
 
 
 def read_translations(

@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element
 from xml.parsers import expat
 
 from bertrelay.data.encodings import conversion_hint
-from bertrelay.data.tables import Unusable
+from bertrelay.data.tables import Rejected
 from bertrelay.errors import RequestError
 
 CHUNK_BYTES = 1 << 16
@@ -56,13 +56,13 @@ class Segment(NamedTuple):
     dropped: str = ""
 
 
-def read_tmx(file: str, stream: IO[bytes], language: str = "") -> Iterator[Segment | Unusable]:  # noqa: ARG001
+def read_tmx(file: str, stream: IO[bytes], language: str = "") -> Iterator[Segment | Rejected]:  # noqa: ARG001
     """Streams the segments of TMX: a `tu` has a `tuv` for each language, with the sentence in `seg`.
 
     language: without effect, as each text of TMX names its own.
     """
     for record in _Records(file, stream, ("tu",), "seg", TMX_AROUND):
-        if isinstance(record, Unusable):
+        if isinstance(record, Rejected):
             yield record
             continue
         variants = [(variant, sentence) for variant in record[-1] for sentence in variant if sentence.tag == "seg"]
@@ -70,7 +70,7 @@ def read_tmx(file: str, stream: IO[bytes], language: str = "") -> Iterator[Segme
         yield _segment(codes, [sentence for _, sentence in variants])
 
 
-def read_xliff(file: str, stream: IO[bytes], language: str = "") -> Iterator[Segment | Unusable]:
+def read_xliff(file: str, stream: IO[bytes], language: str = "") -> Iterator[Segment | Rejected]:
     """Streams the segments of XLIFF 1.2 (`trans-unit`) and 2 (`segment`): a `source` and a `target`.
 
     Other sources and targets are not read: those of matches, alternatives, binary units.
@@ -78,7 +78,7 @@ def read_xliff(file: str, stream: IO[bytes], language: str = "") -> Iterator[Seg
     language: of the translations in a file that names none.
     """
     for record in _Records(file, stream, SEGMENTS, "source", XLIFF_AROUND):
-        if isinstance(record, Unusable):
+        if isinstance(record, Rejected):
             yield record
             continue
         sentences = [child for child in record[-1] if child.tag in FILE_LANGUAGES]
@@ -125,7 +125,7 @@ class _Records:
     """Parses XML and yields each segment as a tree, at the end of the list of the elements around it, outermost first.
 
     Of the elements around it there are only names, without their prefixes, and attributes. A segment in another one,
-    and a sentence outside of segments, is an `Unusable` with its line, and its content is left out.
+    and a sentence outside of segments, is an `Rejected` with its line, and its content is left out.
 
     `<tmx><body><tu><tuv>…</tuv></tu></body></tmx>` gives `[tmx, body, tu]`, and only `tu` has children.
 
@@ -140,7 +140,7 @@ class _Records:
         self._names, self._sentence, self._around_names = names, sentence, around
         self._around: list[Element] = []  # elements that are open, outside of segments
         self._tree: list[Element] = []  # elements that are open, the first of them a segment; without a tag if refused
-        self._done: list[list[Element] | Unusable] = []
+        self._done: list[list[Element] | Rejected] = []
         self._names_encoding = False  # another one than UTF-8
         self._read = self._passed = self._begun = 0  # bytes: in all, up to the last tag, up to the segment
         parser = self._parser = expat.ParserCreate()
@@ -152,7 +152,7 @@ class _Records:
         parser.EntityDeclHandler = self._refuse_entity
         parser.SkippedEntityHandler = self._refuse_entity
 
-    def __iter__(self) -> Iterator[list[Element] | Unusable]:
+    def __iter__(self) -> Iterator[list[Element] | Rejected]:
         while True:
             chunk = self._stream.read(CHUNK_BYTES)
             try:
@@ -197,7 +197,7 @@ class _Records:
             around.append(Element(name, attributes))
 
     def _refuse(self, reason: str) -> Literal[True]:
-        self._done.append(Unusable(self._file, self._parser.CurrentLineNumber, reason))
+        self._done.append(Rejected(reason, file=self._file, line=self._parser.CurrentLineNumber))
         return True
 
     def _add_text(self, text: str) -> None:

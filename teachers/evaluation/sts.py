@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bertrelay.cache import Cache
 from bertrelay.data.records import Rejects, aligned_rows, read
-from bertrelay.data.tables import Record, Table, Unusable
+from bertrelay.data.tables import Record, Rejected, Table
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.encode import Encode, encoded_once
 from bertrelay.evaluation.similarity import pairwise
@@ -118,7 +118,7 @@ def aligned_records(
 ) -> Iterator[tuple[Record, Record]]:
     """Yields the rows of two tables in pairs; where one of a pair cannot be used, both are rejected."""
     for pair in aligned_rows(first, second, columns, cache):
-        fault = next((row for row in pair if isinstance(row, Unusable)), None)
+        fault = next((row for row in pair if isinstance(row, Rejected)), None)
         if fault is not None:
             rejects.add(fault.file, fault.line, fault.reason)
         else:

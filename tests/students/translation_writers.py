@@ -8,7 +8,7 @@ import struct
 import zipfile
 from xml.sax.saxutils import escape, quoteattr
 
-from bertrelay.data.tables import Unusable
+from bertrelay.data.tables import Rejected
 from students.parallel.files import read_translation_files
 from students.parallel.settings import TranslationFiles
 
@@ -23,7 +23,7 @@ def read(path, *languages, **settings):
     source = TranslationFiles(path=str(path), languages=list(languages), **settings)
     records = list(read_translation_files(source, None))
     pairs = [tuple(pair) for record in records if isinstance(record, list) for pair in record]
-    return pairs, [record for record in records if isinstance(record, Unusable)]
+    return pairs, [record for record in records if isinstance(record, Rejected)]
 
 
 def text_of(generator):

@@ -12,24 +12,13 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
-from bertrelay.data.tables import Unusable
+from bertrelay.data.tables import Rejected
 from bertrelay.errors import RequestError
-from domain.biomedical.documents.document import (
-    ANNOTATED,
-    NAME_FORMAT,
-    Document,
-    Entity,
-    Item,
-    LeftOut,
-    Passage,
-    Reading,
-    Span,
-    Unfit,
-    shown_id,
-)
+from domain.biomedical.documents.document import ANNOTATED, NAME_FORMAT, Document, Entity, Item, Passage, Reading, Span
 from domain.biomedical.documents.json_stream import JsonWindow, Shape, json_window, parsed, refuse_spans
 from domain.biomedical.documents.soundness import Annotation, joined, placed
 from domain.biomedical.documents.writing import Writer, open_text_file
+from domain.reading import shown_id
 
 COLLECTIONS = ("documents", "PubTator3")
 MOST_FILLER = 100_000  # characters between two passages
@@ -140,16 +129,16 @@ def _items(text: str, file: str, line: int, only_text: bool) -> Iterator[Item]:
         parts: list[_Part | _BiocDocument] = [found]
         for passage in found.passages:
             parts += [passage, *(passage.sentences or ())]
-        yield from [LeftOut(RELATION)] * sum(len(part.relations or ()) for part in parts)
+        yield from [Rejected(RELATION, is_fault=False)] * sum(len(part.relations or ()) for part in parts)
         if all(part.annotations is None for part in parts):
             for part in parts:
                 refuse_spans(part, '"annotations": [{"infons", "text", "locations"}]')
         annotations = [Annotation(_entity(each), each.text, file, line, within) for within, each in _annotations(found)]
         yield _document(found, annotations, file, line)
-    except Unfit as fault:
+    except Rejected as fault:
         value = json.loads(text)  # of any shape; its id names it, as a collection may be written on one line
         name = shown_id(value.get("id")) if isinstance(value, dict) else ""
-        yield Unusable(file, line, fault.reason, fault.detail, name)
+        yield fault.at(file, line, name)
 
 
 def _annotations(found: _BiocDocument) -> Iterator[tuple[Span | None, _Annotation]]:
@@ -183,7 +172,7 @@ def _put_together(offset: int, parts: Sequence[_TextPart]) -> str:
         missing = part.offset - offset - len(text)
         if not 0 <= missing <= MOST_FILLER:
             found = f"the one at {part.offset:,} begins {abs(missing):,} {'after' if missing > 0 else 'before'} the end"
-            raise Unfit("passages that do not follow one another", f"{found} of what precedes it")
+            raise Rejected("passages that do not follow one another", f"{found} of what precedes it")
         text += " " * missing + part.content()
     return text
 
@@ -191,7 +180,7 @@ def _put_together(offset: int, parts: Sequence[_TextPart]) -> str:
 def _entity(annotation: _Annotation) -> Entity:
     kind, identifier, confidence = map((annotation.infons or {}).get, ("type", "identifier", "confidence"))
     if not kind or not isinstance(kind, str):
-        raise Unfit("an entity without a type", "expected `type` in its infons, as text")
+        raise Rejected("an entity without a type", "expected `type` in its infons, as text")
     start, end, fragments = joined((each.offset, each.offset + each.length) for each in annotation.locations)
     return Entity(start, end, kind, _probability(confidence), identifier and str(identifier), fragments)
 
@@ -209,9 +198,9 @@ def _probability(confidence: object) -> float | None:
 
 
 def render(document: Document) -> str:
-    """A document as JSON. Raises Unfit for entities without a type."""
+    """A document as JSON. Raises Rejected for entities without a type."""
     if not all(entity.type for entity in document.entities):
-        raise Unfit("an entity without a type")
+        raise Rejected("an entity without a type")
     passages = []
     for passage in _passages_of(document):
         annotations = [

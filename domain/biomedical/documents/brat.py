@@ -14,21 +14,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from bertrelay.data.tables import Unusable
+from bertrelay.data.tables import Rejected
 from bertrelay.errors import RequestError
 from bertrelay.files import publish_folder
 from bertrelay.fingerprint import note_folder
-from domain.biomedical.documents.document import (
-    ANNOTATED,
-    Document,
-    Entity,
-    Item,
-    LeftOut,
-    Reading,
-    Span,
-    Unfit,
-    file_in,
-)
+from domain.biomedical.documents.document import ANNOTATED, Document, Entity, Item, Reading, Span, file_in
 from domain.biomedical.documents.soundness import STRAY_SPACE, Annotation, joined, placed, whole_text
 from domain.biomedical.documents.writing import Write, Writer
 
@@ -92,7 +82,7 @@ def _items(name: str, files: Mapping[str, Path], shown: Callable[[Path], str], o
     found, file, number = _Annotations(), files.get("txt") or next(iter(files.values())), 1
     try:
         if "txt" not in files:
-            raise Unfit("annotations without a text", "expected a .txt file of the same name beside them")
+            raise Rejected("annotations without a text", "expected a .txt file of the same name beside them")
         text, lines = whole_text(file), list[str]()
         if not only_text:
             file = _annotation_file(files)
@@ -108,12 +98,12 @@ def _items(name: str, files: Mapping[str, Path], shown: Callable[[Path], str], o
         ]
         entities, misplaced = placed(text, annotations)
         yield Document(name, text, entities, file=shown(files["txt"]), line=1, misplaced=misplaced)
-    except Unfit as fault:
-        yield Unusable(shown(file), number, fault.reason, fault.detail)
+    except Rejected as fault:
+        yield fault.at(shown(file), number)
 
 
 def _annotation_file(files: Mapping[str, Path]) -> Path:
-    """The `.ann` of a document. Raises Unfit where there is none, as the document would seem to have no entities.
+    """The `.ann` of a document. Raises Rejected where there is none, as the document would seem to have no entities.
 
     An empty one says that there are none, but not beside an `.a1` or `.a2` that has some.
     """
@@ -122,35 +112,35 @@ def _annotation_file(files: Mapping[str, Path]) -> Path:
         return files["ann"]
     others = " and ".join(f".{kind}" for kind in filled or ("a1", "a2") if kind in files)
     detail = f"found {others}, of BioNLP: write their lines into one .ann" if others else "an empty one is enough"
-    raise Unfit("a text without annotations", f"expected an .ann file of the same name beside it; {detail}")
+    raise Rejected("a text without annotations", f"expected an .ann file of the same name beside it; {detail}")
 
 
-def _read_line(line: str, text: str, found: _Annotations, file: str, number: int) -> Iterator[LeftOut]:
+def _read_line(line: str, text: str, found: _Annotations, file: str, number: int) -> Iterator[Rejected]:
     """Adds line `number` of `file` to `found`, or yields what is left out."""
     name, _, rest = line.partition("\t")
     reference, note = REFERENCE.match(rest.partition("\t")[0]), CONFIDENCE.fullmatch(rest)
     if name.startswith("T"):
         if name in found.entities:
-            raise Unfit("an entity's number given twice", "give each T a number of its own")
+            raise Rejected("an entity's number given twice", "give each T a number of its own")
         found.entities[name] = _annotation(rest, text)._replace(file=file, line=number)
     elif name.startswith("N") and reference and reference[1] not in found.identifiers:
         found.identifiers[reference[1]] = reference[2]
     elif name.startswith("#") and note and float(note[2]) <= 1:
         found.confidences[note[1]] = float(note[2])
     elif name[:1] in READ_OVER:
-        yield LeftOut(READ_OVER[name[:1]])
+        yield Rejected(READ_OVER[name[:1]], is_fault=False)
     elif line.strip():
-        raise Unfit("a line that is no annotation", "expected one that begins with T, N, #, R, E, A, M or *")
+        raise Rejected("a line that is no annotation", "expected one that begins with T, N, #, R, E, A, M or *")
 
 
 def _annotation(line: str, text: str) -> Annotation:
     place, tab, mention = line.partition("\t")
     matched = PLACE.fullmatch(place)
     if not matched and PLACE.fullmatch(" ".join(place.split())):
-        raise Unfit(STRAY_SPACE, "expected one space between type, start and end")
+        raise Rejected(STRAY_SPACE, "expected one space between type, start and end")
     if not matched or not tab:
         expected = "expected T1, type, start and end, and text: T1<TAB>Disease 0 8<TAB>text"
-        raise Unfit("a line that is no annotation", f"{expected}; is the file cut off here?")
+        raise Rejected("a line that is no annotation", f"{expected}; is the file cut off here?")
     spans = [(int(first), int(last)) for first, last in map(str.split, matched[2].split(";"))]
     start, end, fragments = joined(spans, text)
     entity = Entity(start, end, matched[1], fragments=fragments)
@@ -177,7 +167,7 @@ def _open_folder(path: Path, rendered: Callable[[Document], str]) -> Iterator[Wr
     def write(document: Document) -> None:
         text_file, annotations = building / f"{document.id}.txt", rendered(document)
         if text_file.exists():
-            raise Unfit("an id that another document has")
+            raise Rejected("an id that another document has")
         text_file.write_bytes(document.text.encode())
         text_file.with_name(f"{document.id}.ann").write_bytes(annotations.encode())
 
@@ -189,9 +179,9 @@ def _open_folder(path: Path, rendered: Callable[[Document], str]) -> Iterator[Wr
 
 
 def render(document: Document) -> str:
-    """The lines of an `.ann` file. Raises Unfit for what they cannot hold, and for an id that cannot name it."""
+    """The lines of an `.ann` file. Raises Rejected for what they cannot hold, and for an id that cannot name it."""
     if not FILE_NAME.fullmatch(document.id) or len(document.id.encode()) > LONGEST_ID:
-        raise Unfit("an id that is no file name", "an empty or long one, or one with a slash in it")
+        raise Rejected("an id that is no file name", "an empty or long one, or one with a slash in it")
     lines = []
     for number, entity in enumerate(document.entities, 1):
         spans, mention = _on_lines(document.text, entity)
@@ -200,7 +190,9 @@ def render(document: Document) -> str:
             or re.search(r"\s", entity.type)
             or NO_BRAT_FIELD.search(mention + (entity.identifier or ""))
         ):
-            raise Unfit("an entity that no line can hold", "without a type, or with a tab or an outer line break in it")
+            raise Rejected(
+                "an entity that no line can hold", "without a type, or with a tab or an outer line break in it"
+            )
         lines.append(f"T{number}\t{entity.type} {';'.join(f'{start} {end}' for start, end in spans)}\t{mention}")
         if entity.identifier:
             lines.append(f"N{number}\tReference T{number} {entity.identifier}\t{mention}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertrelay.data.readers import open_input
-from bertrelay.data.tables import Record, Row, Unusable
+from bertrelay.data.tables import Record, Rejected, Row
 from bertrelay.errors import RequestError
 from bertrelay.progress import log
 from domain.biomedical.documents.document import (
@@ -25,7 +25,6 @@ from domain.biomedical.documents.document import (
     Item,
     Reading,
     Span,
-    Unfit,
     numbered_lines,
     sentences_of,
 )
@@ -85,11 +84,11 @@ class SentenceRow(NamedTuple):
     illegal: Sequence[int] = ()
     unopened: tuple[TokenSpan, ...] = ()
 
-    def as_illegal(self) -> Unusable:
+    def as_illegal(self) -> Rejected:
         """What a sentence with illegal tags is where it cannot be used."""
         found = f"in {self.scheme}, {len(self.illegal):,} of {len(self.tokens):,} tags of the sentence"
         detail = f"{found} are not allowed where they are"
-        return Unusable(self.file, self.line + self.illegal[0], "an illegal tag sequence", detail)
+        return Rejected("an illegal tag sequence", detail, file=self.file, line=self.line + self.illegal[0])
 
 
 # Sentences
@@ -97,7 +96,7 @@ class SentenceRow(NamedTuple):
 
 def sentence_rows(
     path: Path | str, columns: Columns = TOKEN_AND_TAG, only_tokens: bool = False
-) -> Iterator[SentenceRow | Unusable]:
+) -> Iterator[SentenceRow | Rejected]:
     """Every sentence in its place, usable or not, and `-DOCSTART-` lines.
 
     only_tokens: whether every tag is read as `O`, whatever it is.
@@ -126,7 +125,7 @@ def sentence_rows(
 
 def _scheme_of(path: Path, columns: Columns) -> FileScheme:
     scheme = scheme_of_tags(
-        "" if isinstance(row, Unusable) else row.values[1] if _has_token(row) else OUTSIDE
+        "" if isinstance(row, Rejected) else row.values[1] if _has_token(row) else OUTSIDE
         for row in _token_rows(path, columns)
     )
     if scheme != NORMALIZED_SCHEME[scheme]:
@@ -138,7 +137,7 @@ def _token_rows(path: Path, columns: Columns, only_tokens: bool = False) -> Iter
     """(token, tag) of each line, () of one without, (`-DOCSTART-`,); the first token sets the number of columns."""
     width = 0
     for row in numbered_lines(path):
-        if isinstance(row, Unusable):
+        if isinstance(row, Rejected):
             yield row
         elif row.values[0].startswith((DOCUMENT_START, OF_JNLPBA)):
             yield row._replace(values=(DOCUMENT_START,))
@@ -153,11 +152,11 @@ def _token_rows(path: Path, columns: Columns, only_tokens: bool = False) -> Iter
                 is_spaced = len(fields) == 1 and " " in fields[0]
                 detail = f"expected {width} columns with tabs between them, found {len(fields)}; "
                 detail += "put tabs for its spaces" if is_spaced else "is the file cut off here?"
-                yield Unusable(row.file, row.line, "another number of columns", detail)
+                yield Rejected("another number of columns", detail, file=row.file, line=row.line)
 
 
 def _has_token(row: Row) -> bool:
-    return isinstance(row, Unusable) or len(row.values) == 2
+    return isinstance(row, Rejected) or len(row.values) == 2
 
 
 def _checked_width(fields: Sequence[str], columns: Columns, place: str) -> int:
@@ -176,21 +175,23 @@ def _checked_width(fields: Sequence[str], columns: Columns, place: str) -> int:
     return width
 
 
-def _sentence(run: Sequence[Row], document: int, file_scheme: FileScheme) -> SentenceRow | Unusable:
+def _sentence(run: Sequence[Row], document: int, file_scheme: FileScheme) -> SentenceRow | Rejected:
     tokens, file_tags, scheme = list[str](), list[str](), NORMALIZED_SCHEME[file_scheme]
     for row in run:
-        if isinstance(row, Unusable):
+        if isinstance(row, Rejected):
             return row
         token, tag = row.values
         if not token:
-            return Unusable(row.file, row.line, "an empty token", "a tag alone")
+            return Rejected("an empty token", "a tag alone", file=row.file, line=row.line)
         if has_stray_space(tag):
-            return Unusable(row.file, row.line, STRAY_SPACE, "take the white space out of the tag")
+            return Rejected(STRAY_SPACE, "take the white space out of the tag", file=row.file, line=row.line)
         if split_tag(tag)[1] in NO_TYPE:
-            return Unusable(row.file, row.line, "an entity without a type", "a missing value was written as its type")
+            return Rejected(
+                "an entity without a type", "a missing value was written as its type", file=row.file, line=row.line
+            )
         if not is_tag(tag, file_scheme):
             detail = f"{file_scheme} has O, and {', '.join(PREFIXES[file_scheme])} with a hyphen and a type"
-            return Unusable(row.file, row.line, "an unknown tag", detail)
+            return Rejected("an unknown tag", detail, file=row.file, line=row.line)
         tokens.append(token)
         file_tags.append(tag)
     tags = rewritten(file_tags, file_scheme)
@@ -205,7 +206,7 @@ def _sentence(run: Sequence[Row], document: int, file_scheme: FileScheme) -> Sen
 def read(path: Path, reading: Reading = ANNOTATED) -> Iterator[Item]:
     """Streams the documents of a file, named after it and numbered from 1."""
     stem, number, has_start = path.name.partition(".")[0], 0, False
-    document: list[SentenceRow | Unusable] = []
+    document: list[SentenceRow | Rejected] = []
     for row in sentence_rows(path, only_tokens=reading.only_text):
         is_start = isinstance(row, SentenceRow) and not row.tokens
         if document and (is_start or not has_start):  # a sentence before the first `-DOCSTART-` line is one
@@ -218,12 +219,12 @@ def read(path: Path, reading: Reading = ANNOTATED) -> Iterator[Item]:
         yield _document(document, f"{stem}-{number + 1}")
 
 
-def _document(sentences: Sequence[SentenceRow | Unusable], name: str) -> Document | Unusable:
+def _document(sentences: Sequence[SentenceRow | Rejected], name: str) -> Document | Rejected:
     """A document of sentences; not usable when one of them is not."""
     text, entities, tokens = "", list[Entity](), list[tuple[Span, ...]]()
     for row in sentences:
-        if isinstance(row, Unusable) or row.illegal:
-            return row if isinstance(row, Unusable) else row.as_illegal()
+        if isinstance(row, Rejected) or row.illegal:
+            return row if isinstance(row, Rejected) else row.as_illegal()
         if row.tokens:
             text += "\n" if text else ""
             starts = accumulate((len(token) + 1 for token in row.tokens), initial=len(text))
@@ -241,7 +242,7 @@ NO_TOKEN = "\t\n\r\0"
 
 
 def render(document: Document, scheme: Scheme = "IOB2") -> str:
-    """The lines of a document, `-DOCSTART-` first. Raises Unfit for what tags and lines cannot hold."""
+    """The lines of a document, `-DOCSTART-` first. Raises Rejected for what tags and lines cannot hold."""
     check_contiguous(document, "a tag")
     sentences = document.sentences or sentences_of(document)
     lines = [f"{DOCUMENT_START}\t{OUTSIDE}\n\n"]
@@ -249,18 +250,20 @@ def render(document: Document, scheme: Scheme = "IOB2") -> str:
         try:
             tags = tags_of(spans, len(tokens), scheme)
         except ValueError:
-            raise Unfit("nested or overlapping entities", "a token has one tag") from None
+            raise Rejected("nested or overlapping entities", "a token has one tag") from None
         lines.append(lines_of([document.text[start:end] for start, end in tokens], tags))
     return "".join(lines)
 
 
 def lines_of(tokens: Sequence[str], *tags: Sequence[str]) -> str:
-    """A line for each token with its tag, or its tags, and a blank one. Raises Unfit for what no line can hold."""
+    """A line for each token with its tag, or its tags, and a blank one. Raises Rejected for what no line can hold."""
     for token in tokens:
         if not token or token.startswith(DOCUMENT_START) or any(sign in token for sign in NO_TOKEN):
-            raise Unfit("a token that no line can hold", "an empty one, or one with a tab, a line break or NUL in it")
+            raise Rejected(
+                "a token that no line can hold", "an empty one, or one with a tab, a line break or NUL in it"
+            )
     if any(has_stray_space(tag) or any(sign in tag for sign in NO_TOKEN) for column in tags for tag in column):
-        raise Unfit("a type that no line can hold", "with a tab, a line break or NUL in it, or a space around it")
+        raise Rejected("a type that no line can hold", "with a tab, a line break or NUL in it, or a space around it")
     return "".join("\t".join(fields) + "\n" for fields in zip(tokens, *tags, strict=True)) + "\n"
 
 
@@ -271,9 +274,9 @@ def _token_spans(document: Document, sentences: Sequence[Sequence[Span]]) -> lis
     for entity in document.entities:
         first, last = starts.get(entity.start), ends.get(entity.end)
         if first is None or last is None:
-            raise Unfit("an entity that begins or ends inside a token", f"at {entity.start:,} to {entity.end:,}")
+            raise Rejected("an entity that begins or ends inside a token", f"at {entity.start:,} to {entity.end:,}")
         if first[0] != last[0]:
-            raise Unfit("an entity over two sentences", f"at {entity.start:,} to {entity.end:,}")
+            raise Rejected("an entity over two sentences", f"at {entity.start:,} to {entity.end:,}")
         spans[first[0]].append(TokenSpan(first[1], last[1] + 1, entity.type))
     return spans
 

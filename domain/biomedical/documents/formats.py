@@ -14,17 +14,9 @@ from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.files import refuse_packed, write_error
 from domain.biomedical.documents.brat import brat_files
-from domain.biomedical.documents.document import (
-    ANNOTATED,
-    LEFT_OUT,
-    Document,
-    Item,
-    Reading,
-    usable,
-    with_distinct_ids,
-    with_placed_entities,
-)
+from domain.biomedical.documents.document import ANNOTATED, LEFT_OUT, Document, Item, Reading, with_placed_entities
 from domain.biomedical.documents.writing import Write, Writer, append
+from domain.reading import usable, with_distinct_ids
 
 BothName = Literal["conll", "conll-iobes", "pubtator", "bioc", "brat", "jsonl"]
 WrittenName = Literal[BothName, "html"]

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
+from bertrelay.data.tables import Rejected
 from bertrelay.files import atomic_write
-from domain.biomedical.documents.document import Document, Entity, Unfit
+from domain.biomedical.documents.document import Document, Entity
 from domain.biomedical.documents.soundness import check_contiguous
 from domain.biomedical.documents.writing import Write, Writer
 
@@ -167,11 +168,11 @@ def _open_page(path: Path, check: Callable[[Document], None]) -> Iterator[Write]
 
 
 def check(document: Document) -> None:
-    """Raises Unfit for entities that a page cannot mark."""
+    """Raises Rejected for entities that a page cannot mark."""
     check_contiguous(document, "a page")
     spans = sorted((entity.start, entity.end) for entity in document.entities)
     if any(following[0] < before[1] for before, following in pairwise(spans)):
-        raise Unfit("nested or overlapping entities", "on a page a character has one colour")
+        raise Rejected("nested or overlapping entities", "on a page a character has one colour")
 
 
 def entity_page(documents: Iterable[Document], title: str) -> str:

@@ -15,8 +15,9 @@ from pydantic_core import from_json
 
 from bertrelay.data.encodings import NOT_UTF8, conversion_hint
 from bertrelay.data.readers import LONGEST_LINE, open_input
+from bertrelay.data.tables import Rejected
 from bertrelay.errors import RequestError
-from domain.biomedical.documents.document import Unfit, shown_id
+from domain.reading import shown_id
 
 WHITE = re.compile(r"[ \t\n\r]*")
 SIZE = 1 << 20  # characters
@@ -168,15 +169,15 @@ def _broken(message: str) -> tuple[str, str]:
 
 
 def json_value(text: str) -> Any:
-    """The value of a JSON text of any shape. Raises Unfit where it is none."""
+    """The value of a JSON text of any shape. Raises Rejected where it is none."""
     try:
         return from_json(text)
     except ValueError as error:
-        raise Unfit(*_broken(str(error))) from None
+        raise Rejected(*_broken(str(error))) from None
 
 
 def parsed(shape: type[AnyShape], value: str) -> AnyShape:
-    """The JSON value in `value`. Raises Unfit when it is none or of another shape, with the places that differ."""
+    """The JSON value in `value`. Raises Rejected when it is none or of another shape, with the places that differ."""
     return _validated(shape.model_validate_json, value)
 
 
@@ -194,11 +195,11 @@ TAG = re.compile("O|[BIESLU]-.+")
 
 
 def refuse_spans(found: Shape, expected: str) -> None:
-    """Raises Unfit where a key that is not read has spans: annotations in a shape that another tool writes."""
+    """Raises Rejected where a key that is not read has spans: annotations in a shape that another tool writes."""
     for name, value in (found.model_extra or {}).items():
         if _has_spans(value):
             detail = f"found `{shown_id(name)}`; expected {expected}, an empty list where there are none"
-            raise Unfit("entities of another shape", detail)
+            raise Rejected("entities of another shape", detail)
 
 
 def _has_spans(value: object) -> bool:
@@ -238,6 +239,6 @@ def _validated(validate: Callable[[Any], AnyShape], value: object) -> AnyShape:
     except ValidationError as error:
         faults = error.errors(include_input=False, include_url=False, include_context=False)
     if faults[0]["type"] == "json_invalid":
-        raise Unfit(*_broken(faults[0]["msg"].partition(": ")[2]))
+        raise Rejected(*_broken(faults[0]["msg"].partition(": ")[2]))
     places = [f"{'.'.join(map(str, fault['loc'])) or 'it'}: {fault['msg']}" for fault in faults[:SHOWN]]
-    raise Unfit("JSON of another shape", "; ".join([*places, *["…"][: len(faults) - SHOWN]]))
+    raise Rejected("JSON of another shape", "; ".join([*places, *["…"][: len(faults) - SHOWN]]))

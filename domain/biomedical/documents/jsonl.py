@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from bertrelay.data.tables import Record, Unusable
+from bertrelay.data.tables import Record, Rejected
 from domain.biomedical.documents.brat import brat_files, name_of
 from domain.biomedical.documents.document import (
     ANNOTATED,
@@ -26,7 +26,6 @@ from domain.biomedical.documents.document import (
     Passage,
     Reading,
     Span,
-    Unfit,
     file_in,
     numbered_lines,
 )
@@ -71,18 +70,18 @@ class _JsonDocument(_JsonText):
 def read(path: Path, reading: Reading = ANNOTATED) -> Iterator[Item]:
     """Streams the documents of a file, one in each line that is not blank."""
     for row in numbered_lines(path):
-        if isinstance(row, Unusable):
+        if isinstance(row, Rejected):
             yield row
         elif row.values[0].strip():
             try:
                 document = _document(row, reading.only_text)
                 yield replace(document, fields=_fields(row, reading.keep)) if reading.keep else document
-            except Unfit as fault:
-                yield Unusable(row.file, row.line, fault.reason, fault.detail)
+            except Rejected as fault:
+                yield fault.at(row.file, row.line)
 
 
 def _document(row: Record, only_text: bool) -> Document:
-    """The document in a line. Raises Unfit for one that is not sound."""
+    """The document in a line. Raises Rejected for one that is not sound."""
     found = parsed(_JsonText if only_text else _JsonDocument, row.values[0])
     entities, misplaced = tuple[Entity, ...](), tuple[Misplaced, ...]()
     if isinstance(found, _JsonDocument):
@@ -116,14 +115,14 @@ def read_text_files(path: Path, _: Reading = ANNOTATED) -> Iterator[Item]:
         place = file_in(path, number, file)
         try:
             yield Document(name_of(file), whole_text(file), file=place, line=1)
-        except Unfit as fault:
-            yield Unusable(place, 1, fault.reason, fault.detail)
+        except Rejected as fault:
+            yield fault.at(place, 1)
 
 
 def read_text_lines(path: Path, _: Reading = ANNOTATED) -> Iterator[Item]:
     """A document for each line that is not blank, named by its number."""
     for row in numbered_lines(path):
-        if isinstance(row, Unusable):
+        if isinstance(row, Rejected):
             yield row
         elif row.values[0].strip():
             yield Document(str(row.line), row.values[0], file=row.file, line=row.line)

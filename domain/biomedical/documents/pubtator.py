@@ -10,19 +10,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from bertrelay.data.tables import Record, Unusable
+from bertrelay.data.tables import Record, Rejected
 from bertrelay.progress import log
-from domain.biomedical.documents.document import (
-    ANNOTATED,
-    Document,
-    Entity,
-    Item,
-    LeftOut,
-    Passage,
-    Reading,
-    Unfit,
-    numbered_lines,
-)
+from domain.biomedical.documents.document import ANNOTATED, Document, Entity, Item, Passage, Reading, numbered_lines
 from domain.biomedical.documents.soundness import IMPOSSIBLE, Annotation, check_contiguous, placed
 from domain.biomedical.documents.writing import Write, Writer, open_text_file
 
@@ -45,18 +35,18 @@ def read(path: Path, reading: Reading = ANNOTATED) -> Iterator[Item]:
         yield from _items(block, str(path), apart, reading)
 
 
-def _blocks(path: Path) -> Iterator[list[Record | Unusable]]:
+def _blocks(path: Path) -> Iterator[list[Record | Rejected]]:
     """The lines of each document that are not blank. A title begins one; so does an abstract, or a line that cannot be
     read, after a blank line.
     """
-    block, is_after_blank = list[Record | Unusable](), False
+    block, is_after_blank = list[Record | Rejected](), False
     for row in numbered_lines(path):
         text = row.values[0] if isinstance(row, Record) else ""
         if isinstance(row, Record) and not text.strip():
             is_after_blank = True
             continue
         part = PART.fullmatch(text)
-        begins = part is not None or isinstance(row, Unusable)
+        begins = part is not None or isinstance(row, Rejected)
         if block and ((part and part[2] == "t") or (begins and is_after_blank)):
             yield block
             block = []
@@ -78,39 +68,39 @@ def _apart(path: Path) -> set[str]:
     return names
 
 
-def _items(block: Sequence[Record | Unusable], file: str, apart: Container[str], reading: Reading) -> Iterator[Item]:
+def _items(block: Sequence[Record | Rejected], file: str, apart: Container[str], reading: Reading) -> Iterator[Item]:
     """The document in the lines of `block`, and what is left out of it. apart: of which annotations are elsewhere."""
     lines = [row for row in block if isinstance(row, Record)]
     if len(lines) < len(block):
-        yield next(row for row in block if isinstance(row, Unusable))
+        yield next(row for row in block if isinstance(row, Rejected))
         return
     try:
         name, text, passages = _heading([row.values[0] for row in lines[:2]])
         if name in apart:
-            raise Unfit("annotations apart from their document", "put the lines with its id below its abstract")
+            raise Rejected("annotations apart from their document", "put the lines with its id below its abstract")
         annotations = list[Annotation]()
         for row in [] if reading.only_text else lines[2:]:
             fields = row.values[0].split("\t")
             if not _is_entity(fields, name, row.line):
-                yield LeftOut(RELATION)
+                yield Rejected(RELATION, is_fault=False)
                 continue
             identifier = next((field for field in fields[5:6] if field not in ("", NO_IDENTIFIER)), None)
             entity = Entity(int(fields[1]), int(fields[2]), fields[4], identifier=identifier)
             annotations.append(Annotation(entity, fields[3], file, row.line))
-            yield from [LeftOut(PARTS_OF_MENTION)] * (len(fields) > 6)
+            yield from [Rejected(PARTS_OF_MENTION, is_fault=False)] * (len(fields) > 6)
         entities, misplaced = placed(text, annotations)
         yield Document(name, text, entities, passages, file=file, line=lines[0].line, misplaced=misplaced)
-    except Unfit as fault:
-        yield Unusable(file, lines[0].line, fault.reason, fault.detail)
+    except Rejected as fault:
+        yield fault.at(file, lines[0].line)
 
 
 def _heading(lines: Sequence[str]) -> tuple[str, str, tuple[Passage, ...]]:
     """Id, text and passages of a document; one without abstract ends with its title."""
     title, abstract = [*map(PART.fullmatch, lines), None][:2]
     if title is None or title[2] != "t":
-        raise Unfit("no title line", "expected id|t|title where a document begins")
+        raise Rejected("no title line", "expected id|t|title where a document begins")
     if abstract is None or abstract[1] != title[1] or abstract[2] != "a":
-        raise Unfit("no abstract line", "expected id|a|abstract after the title; is the file cut off here?")
+        raise Rejected("no abstract line", "expected id|a|abstract after the title; is the file cut off here?")
     text = title[3]
     passages: tuple[Passage, ...] = (Passage(0, len(text), TITLE),)
     if abstract[3]:
@@ -120,21 +110,21 @@ def _heading(lines: Sequence[str]) -> tuple[str, str, tuple[Passage, ...]]:
 
 
 def _is_entity(fields: Sequence[str], name: str, number: int) -> bool:
-    """Whether a line is of an entity or of a relation. Raises Unfit when it is neither."""
+    """Whether a line is of an entity or of a relation. Raises Rejected when it is neither."""
     if len(fields) == 1 or HEADING.match(fields[0]):
         expected = f"line {number:,}: expected id|t|title, id|a|abstract, or an annotation with tabs between its fields"
-        raise Unfit("a line that is neither title, abstract nor annotation", expected)
+        raise Rejected("a line that is neither title, abstract nor annotation", expected)
     if fields[0] != name:
-        raise Unfit("an annotation of another document", f"line {number:,} begins with another id")
+        raise Rejected("an annotation of another document", f"line {number:,} begins with another id")
     if len(fields) in FIELDS_OF_RELATION and fields[1][:1].isalpha():  # its kind; its arguments may be numbers
         return False
     expected = f"line {number:,}: expected id, start, end, text, type and identifier with tabs between them"
     if len(fields) < 5:
-        raise Unfit("an annotation with too few fields", f"{expected}; is the file cut off here?")
+        raise Rejected("an annotation with too few fields", f"{expected}; is the file cut off here?")
     if not all(OFFSET.fullmatch(field) for field in fields[1:3]):
-        raise Unfit(IMPOSSIBLE, f"{expected}, start and end in digits alone")
+        raise Rejected(IMPOSSIBLE, f"{expected}, start and end in digits alone")
     if not fields[4]:
-        raise Unfit("an entity without a type", expected)
+        raise Rejected("an entity without a type", expected)
     return True
 
 
@@ -166,19 +156,19 @@ def _open_file(path: Path, rendered: Callable[[Document], str]) -> Iterator[Writ
 
 
 def render(document: Document) -> str:
-    """The lines of a document, its line breaks as spaces of the same length. Raises Unfit for what they cannot hold."""
+    """The lines of a document, its line breaks as spaces of the same length. Raises Rejected if they cannot hold it."""
     check_contiguous(document, "a line")
     if not PUBTATOR_ID.fullmatch(document.id):
-        raise Unfit("an id that no line can hold", "an empty one, or one with |, a tab or a line break in it")
+        raise Rejected("an id that no line can hold", "an empty one, or one with |, a tab or a line break in it")
     if "\0" in document.text:
-        raise Unfit("NUL in the text", "no line can hold it")
+        raise Rejected("NUL in the text", "no line can hold it")
     text = LINE_BREAK.sub(lambda found: " " * len(found[0]), document.text)
     title, abstract = _divided(replace(document, text=text))
     lines = [f"{document.id}|t|{title}", f"{document.id}|a|{abstract}"]
     for entity in document.entities:
         fields = [text[entity.start : entity.end], entity.type, entity.identifier or NO_IDENTIFIER]
         if not entity.type or any(NO_PUBTATOR_FIELD.search(field) for field in fields):
-            raise Unfit("an entity that no line can hold", "without a type, or with a tab or a line break in it")
+            raise Rejected("an entity that no line can hold", "without a type, or with a tab or a line break in it")
         lines.append("\t".join([document.id, str(entity.start), str(entity.end), *fields]))
     return "\n".join([*lines, "", ""])
 

@@ -10,8 +10,9 @@ from typing import NamedTuple
 from bertrelay.data.encodings import NOT_UTF8, conversion_hint
 from bertrelay.data.readers import LONGEST_LINE, open_input
 from bertrelay.data.records import MISSING_WORDS
+from bertrelay.data.tables import Rejected
 from bertrelay.privacy import is_sensitive
-from domain.biomedical.documents.document import Document, Entity, Misplaced, Span, Unfit
+from domain.biomedical.documents.document import Document, Entity, Misplaced, Span
 
 IMPOSSIBLE = "an entity with offsets that cannot be"
 MISALIGNED = "an entity whose text is not at its offsets"
@@ -23,19 +24,19 @@ LINE_BREAK = re.compile(r"\s*[\r\n]\s*")
 
 
 def whole_text(path: Path) -> str:
-    """The text of a file, to the character: line ends and a byte order mark stay. Raises Unfit when it is not UTF-8."""
+    """The text of a file, to the character: line ends and a byte order mark stay. Raises Rejected if not UTF-8."""
     try:
         with open_input(str(path)) as stream:
             content = stream.read(LONGEST_LINE + 1)
             if len(content) > LONGEST_LINE:
-                raise Unfit("a text too long", f"more than {LONGEST_LINE >> 20} MiB")
+                raise Rejected("a text too long", f"more than {LONGEST_LINE >> 20} MiB")
             return content.decode()
     except UnicodeDecodeError as error:
         name = "FILE" if is_sensitive() else str(path)  # it may be an id
         place = f"byte {error.start:,} of the file, counted from 0"
-        raise Unfit(NOT_UTF8, place + conversion_hint(name, error.object)) from None
+        raise Rejected(NOT_UTF8, place + conversion_hint(name, error.object)) from None
     except (EOFError, OSError, zlib.error) as error:
-        raise Unfit("a file that is cut off or damaged", type(error).__name__) from None
+        raise Rejected("a file that is cut off or damaged", type(error).__name__) from None
 
 
 class Annotation(NamedTuple):
@@ -53,7 +54,7 @@ class Annotation(NamedTuple):
 
 
 def placed(text: str, annotations: Iterable[Annotation]) -> tuple[tuple[Entity, ...], tuple[Misplaced, ...]]:
-    """The entities that are where they should be, and those that are not. Raises Unfit for stray spaces in types."""
+    """The entities that are where they should be, and those that are not. Raises Rejected for stray spaces in types."""
     sound, misplaced = list[Entity](), list[Misplaced]()
     for each in annotations:
         check_type(each.entity)
@@ -74,41 +75,45 @@ def _fault_of(text: str, annotation: Annotation) -> str | None:
 
 
 def check_type(entity: Entity) -> None:
-    """Raises Unfit for a type with white space around it, which would be a type of its own, and for a missing value."""
+    """Raises Rejected for a type with white space around it, which would be another type, and for a missing value."""
     if entity.type != entity.type.strip():
-        raise Unfit(STRAY_SPACE, f"that of the entity at {entity.start:,} to {entity.end:,}; take the white space out")
+        raise Rejected(
+            STRAY_SPACE, f"that of the entity at {entity.start:,} to {entity.end:,}; take the white space out"
+        )
     if entity.type in NO_TYPE:
-        raise Unfit("an entity without a type", "a missing value of a table was written as its type")
+        raise Rejected("an entity without a type", "a missing value of a table was written as its type")
 
 
 def check_document(document: Document) -> None:
-    """Raises Unfit for impossible offsets of entities, passages or tokens, and for what no file can hold."""
+    """Raises Rejected for impossible offsets of entities, passages or tokens, and for what no file can hold."""
     length, end = len(document.text), 0
     impossible = [entity for entity in document.entities if not _is_inside(entity, length)]
     _refuse_any(impossible, IMPOSSIBLE, document.entities)
     for entity in document.entities:
         check_type(entity)
     if not all(0 <= passage.start <= passage.end <= length for passage in document.passages):
-        raise Unfit("passages with offsets that cannot be", f"expected start and end from 0 to {length:,}")
+        raise Rejected("passages with offsets that cannot be", f"expected start and end from 0 to {length:,}")
     for token in chain.from_iterable(document.sentences):
         if not end <= token[0] < token[1] <= length:
             expected = f"expected each behind the one before, the last one's end at {length:,} at most"
-            raise Unfit("tokens with offsets that cannot be", f"the first at {token[0]:,} to {token[1]:,}; {expected}")
+            raise Rejected(
+                "tokens with offsets that cannot be", f"the first at {token[0]:,} to {token[1]:,}; {expected}"
+            )
         end = token[1]
     try:
         "".join([document.id, document.text, *(entity.type for entity in document.entities)]).encode()
     except UnicodeEncodeError:
-        raise Unfit("not valid Unicode", "half of a surrogate pair") from None
+        raise Rejected("not valid Unicode", "half of a surrogate pair") from None
 
 
 def _refuse_any(found: Sequence[Entity], reason: str, entities: Sequence[Entity], why: str = "") -> None:
     if found:
         first = f"the first at {found[0].start:,} to {found[0].end:,}"
-        raise Unfit(reason, f"{len(found):,} of {len(entities):,} entities, {first}{why}")
+        raise Rejected(reason, f"{len(found):,} of {len(entities):,} entities, {first}{why}")
 
 
 def check_contiguous(document: Document, kept_by: str) -> None:
-    """Raises Unfit for discontinuous entities, which `kept_by` cannot hold."""
+    """Raises Rejected for discontinuous entities, which `kept_by` cannot hold."""
     broken = [entity for entity in document.entities if entity.fragments]
     _refuse_any(broken, "a discontinuous entity", document.entities, f"; {kept_by} holds spans")
 

@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertrelay.data.records import Rejects
+from bertrelay.data.tables import Rejected
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write
 from bertrelay.privacy import is_sensitive
-from domain.biomedical.documents.document import Document, Unfit, shown_id
+from domain.biomedical.documents.document import Document
 from domain.biomedical.documents.soundness import check_document
+from domain.reading import shown_id
 
 Write = Callable[[Document], None]
-"""Appends a document to an open file or folder, or raises Unfit."""
+"""Appends a document to an open file or folder, or raises Rejected."""
 
 
 @contextmanager
@@ -36,7 +38,7 @@ def open_text_file(
 class Writer(NamedTuple):
     """A format's writer.
 
-    rendered: the text of a document; raises Unfit for one that the format cannot hold.
+    rendered: the text of a document; raises Rejected for one that the format cannot hold.
     opened: opens a new file of the format with `rendered`, and gives the function that appends a document.
     """
 
@@ -52,12 +54,11 @@ def append(document: Document, write: Callable[[Document], object], name: str, r
     try:
         check_document(document)
         write(document)
-    except Unfit as fault:
+    except Rejected as fault:
         if rejects is None:
             place = f"{document.file}, line {document.line:,}" if document.file else "documents"
-            detail = f" ({fault.detail})" if fault.detail else ""
             raise RequestError(
-                f"{place}: {name} cannot hold document {shown_id(document.id)!r}: {fault.reason}{detail}. "
+                f"{place}: {name} cannot hold document {shown_id(document.id)!r}: {fault.reason}{fault.note}. "
                 "Write it in a format that can, JSONL for example."
             ) from None
         file, record = document.file, shown_id(document.id)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from bertrelay.blocks import blocks_of
 from bertrelay.data.sanity import MAX_LEAKED, MAX_SWAPPED, MIN_RECORDS
-from bertrelay.data.tables import Unusable
+from bertrelay.data.tables import Rejected
 from bertrelay.errors import RequestError
 from bertrelay.privacy import is_sensitive
 from domain.biomedical.documents.conll import TOKEN_AND_TAG, Columns
-from domain.biomedical.documents.document import Document, Entity, Reading, place_of, reasons, shown_id
+from domain.biomedical.documents.document import Document, Entity, Reading
 from domain.biomedical.documents.formats import FormatName
 from domain.biomedical.documents.soundness import MISPLACED, STRAY_SPACE
 from domain.biomedical.ner.data import (
@@ -43,6 +43,7 @@ from domain.checks import (
     spreads,
     worst,
 )
+from domain.reading import count_reasons, shown_id
 
 if TYPE_CHECKING:
     from domain.biomedical.ner.subwords import WordSplitter
@@ -68,7 +69,7 @@ class EntitySurvey:
     untaggable: int = 0
     in_entities: int = 0
     divided: list[str] = field(default_factory=list)
-    unusable: list[Unusable] = field(default_factory=list)
+    unusable: list[Rejected] = field(default_factory=list)
     illegal: list[Place] = field(default_factory=list)
     kinds: Counter[str] = field(default_factory=Counter)  # of entities at wrong offsets and of doubtful ones
     places: list[Place] = field(default_factory=list)  # of these
@@ -160,7 +161,7 @@ def _sentences(
 ) -> Iterator[Sequence[str]]:
     """The tokens of each sentence; all else is counted in `found`."""
     for record in annotated_records(path, format_name, columns, reading=Reading(misplaced="keep")):
-        if isinstance(record, Unusable):
+        if isinstance(record, Rejected) and record.is_fault:
             found.unusable.append(record)
         elif isinstance(record, AnnotatedRecord):
             if isinstance(record.origin, Document):
@@ -184,14 +185,14 @@ def _sentences(
 
 
 def _records(surveys: Surveys) -> Finding:
-    """Unusable records, except for misaligned entities. The worst file decides: there training stops."""
-    rows, whole, severities = list[Unusable](), 0, list[Severity]()
+    """Rejected records, except for misaligned entities. The worst file decides: there training stops."""
+    rows, whole, severities = list[Rejected](), 0, list[Severity]()
     for found in surveys.values():
         unusable = [row for row in found.unusable if row.reason not in MISPLACED]
         records = found.used + len(found.unusable)
         severities.append(by_share(len(unusable), records, MAX_UNUSABLE))
         rows, whole = rows + unusable, whole + records
-    summary = f"{len(rows):,} of {whole:,} records cannot be used: {reasons(rows)}" if rows else f"{whole:,} read"
+    summary = f"{len(rows):,} of {whole:,} records cannot be used: {count_reasons(rows)}" if rows else f"{whole:,} read"
     return Finding("records", worst(severities), summary, {"unusable": len(rows)}, places=row_places(rows))
 
 
@@ -202,7 +203,7 @@ def _spans(surveys: Surveys) -> Finding:
     entities = sum(found.entities.total() for found in surveys.values())
     kinds = sum((found.kinds for found in surveys.values()), Counter[str]())
     dropped = "; `drop_misplaced` of a training leaves out these entities alone"
-    summary = [f"{len(wrong):,} documents cannot be used: {reasons(wrong)}{dropped}"] if wrong else []
+    summary = [f"{len(wrong):,} documents cannot be used: {count_reasons(wrong)}{dropped}"] if wrong else []
     if untaggable:
         listed = ", ".join(f"{kinds[kind]:,} × {kind}" for kind in BEYOND_TAGS if kinds[kind])
         summary.append(
@@ -238,7 +239,7 @@ def _tags(surveys: Surveys) -> Finding:
         places = shown(list(map(str, illegal)))
         summary.append(f"{len(illegal):,} tags are not allowed where they are ({expected}): {places}")
     if rows:
-        places = shown([place_of(row) for row in rows])
+        places = shown([row.place for row in rows])
         summary.append(f"{len(rows):,} records have a tag or type with a stray space, and cannot be used: {places}")
     counts = {"illegal": len(illegal), "stray_spaces": len(rows)}
     text = "; ".join(summary) or "every tag sequence is legal"

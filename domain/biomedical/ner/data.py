@@ -9,25 +9,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertrelay.data.records import MANY_COPIES, Rejects, log_copies
-from bertrelay.data.tables import Unusable
+from bertrelay.data.tables import Rejected
 from bertrelay.errors import RequestError
 from bertrelay.progress import log
 from domain.biomedical.documents.conll import CONLL, TOKEN_AND_TAG, Columns, SentenceRow, sentence_rows
-from domain.biomedical.documents.document import (
-    ANNOTATED,
-    LEFT_OUT,
-    Document,
-    Entity,
-    LeftOut,
-    Reading,
-    Span,
-    sentences_of,
-    shown_id,
-    usable,
-)
+from domain.biomedical.documents.document import ANNOTATED, LEFT_OUT, Document, Entity, Reading, Span, sentences_of
 from domain.biomedical.documents.formats import FormatName, document_items, format_of
 from domain.biomedical.documents.tags import Scheme, TokenSpan
 from domain.biomedical.ner.settings import EntitySource
+from domain.reading import shown_id, usable
 from domain.text.words import is_word
 
 
@@ -94,7 +84,7 @@ def annotated_records(
     columns: Columns = TOKEN_AND_TAG,
     illegal: Collection[Scheme] = ("IOB2", "IOBES"),
     reading: Reading = ANNOTATED,
-) -> Iterator[AnnotatedRecord | Unusable | LeftOut]:
+) -> Iterator[AnnotatedRecord | Rejected]:
     """Every sentence or document of a file in its place, usable or not.
 
     columns: of CoNLL. Raises RequestError for other ones than the usual, of a file of another format.
@@ -103,8 +93,8 @@ def annotated_records(
     name = format_name or format_of(path)
     if name in CONLL:
         for row in sentence_rows(path, columns):
-            if isinstance(row, Unusable) or (row.illegal and row.scheme not in illegal):
-                yield row if isinstance(row, Unusable) else row.as_illegal()
+            if isinstance(row, Rejected) or (row.illegal and row.scheme not in illegal):
+                yield row if isinstance(row, Rejected) else row.as_illegal()
             elif row.tokens:
                 unit = f"document {row.document}" if row.document else f"line {row.line}"
                 example = Example(row.tokens, row.entities, unit, unopened=row.unopened)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertrelay.data.tables import Rejected
 from bertrelay.device import ComputePrecision, default_device
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.statistics import with_interval
@@ -14,7 +15,6 @@ from bertrelay.files import atomic_write, write_json
 from bertrelay.progress import log, progress
 from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.documents.conll import lines_of
-from domain.biomedical.documents.document import Unfit
 from domain.biomedical.documents.tags import TokenSpan, tags_of
 from domain.biomedical.ner.data import Example, of_types, read_examples, types_in
 from domain.biomedical.ner.metrics import (
@@ -152,7 +152,7 @@ def _write_predictions(examples: Sequence[Example], found: EntityPredictions, co
             gold, predicted = tags_of(example.entities, words, unopened=example.unopened), tags_of(spans, words)
             try:
                 file.write(lines_of(example.tokens, gold, predicted) if example.tokens else "")
-            except Unfit:
+            except Rejected:
                 left_out += 1
     if left_out:
         log(f"predictions.tsv: left out {left_out:,} sentences that no lines can hold; the score counts them")

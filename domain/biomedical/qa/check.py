@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bertrelay.blocks import blocks_of
 from bertrelay.data.sanity import MAX_LEAKED, MAX_SWAPPED, MIN_RECORDS
-from bertrelay.data.tables import Unusable
+from bertrelay.data.tables import Rejected
 from bertrelay.errors import RequestError
-from domain.biomedical.documents.document import reasons, shown_id
 from domain.biomedical.qa.question_files import question_format_of, question_items
 from domain.biomedical.qa.questions import ALIGNMENTS, DUPLICATE, NOWHERE, Question
 from domain.biomedical.qa.settings import MAX_TOKENS, QuestionFormat, default_overlap
@@ -30,6 +29,7 @@ from domain.checks import (
     spreads,
     worst,
 )
+from domain.reading import count_reasons, shown_id
 
 if TYPE_CHECKING:
     from domain.biomedical.qa.subwords import PairSplitter
@@ -78,7 +78,7 @@ class QuestionSurvey:
     name: str
     counts: Counter[str] = field(default_factory=Counter)
     left_out: Counter[str] = field(default_factory=Counter)
-    unusable: list[Unusable] = field(default_factory=list)
+    unusable: list[Rejected] = field(default_factory=list)
     lengths: defaultdict[str, "array[int]"] = field(default_factory=lambda: defaultdict(lambda: array("Q")))
     first: dict[str, str] = field(default_factory=dict)
     keys: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
@@ -178,7 +178,7 @@ def _survey(path: Path, format_name: QuestionFormat | None, training: ModelTrain
         for item in question_items((path, format_name)):
             if isinstance(item, Question):
                 yield item
-            elif isinstance(item, Unusable):
+            elif item.is_fault:
                 survey.unusable.append(item)
             else:
                 survey.left_out[item.reason] += 1
@@ -207,18 +207,22 @@ def _records(surveys: Surveys) -> Iterator[Finding]:
     others = [row for row in unusable if row.reason not in (DUPLICATE, NOWHERE)]
     left_out = sum((survey.left_out for survey in surveys.values()), Counter[str]())
     summary = (
-        f"{len(others):,} of {whole:,} questions cannot be used: {reasons(others)}" if others else f"{whole:,} read"
+        f"{len(others):,} of {whole:,} questions cannot be used: {count_reasons(others)}"
+        if others
+        else f"{whole:,} read"
     )
     summary += "".join(f"; left out: {count:,} × {reason}" for reason, count in left_out.most_common())
     severity = by_share(len(others), whole, MAX_UNUSABLE)
     yield Finding("records", severity, summary, {"unusable": len(others)}, places=row_places(others))
 
-    ids = f"{len(repeated):,} questions: {reasons(repeated)}" if repeated else "every question has an id of its own"
+    ids = (
+        f"{len(repeated):,} questions: {count_reasons(repeated)}" if repeated else "every question has an id of its own"
+    )
     places = row_places(repeated)
     yield Finding("ids", "fail" if repeated else "good", ids, {"repeated": len(repeated)}, places=places)
 
     corrected, nowhere = _total(surveys, "corrected"), _total(surveys, "nowhere")
-    offsets = [f"{len(misplaced):,} questions cannot be used: {reasons(misplaced)}"] if misplaced else []
+    offsets = [f"{len(misplaced):,} questions cannot be used: {count_reasons(misplaced)}"] if misplaced else []
     if corrected:
         offsets.append(f"{corrected:,} answers are a few characters off their offsets; reading corrects them")
     if nowhere:

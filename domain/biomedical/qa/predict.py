@@ -25,11 +25,12 @@ from bertrelay.inference.batches import compute_blocks
 from bertrelay.inference.run_model import BLOCK_CHARACTERS
 from bertrelay.model.graph import BackendChoice, check_backend
 from bertrelay.progress import log
-from domain.biomedical.documents.document import Span, shown_id
+from domain.biomedical.documents.document import Span
 from domain.biomedical.qa.model import AnswerModel, load_model
 from domain.biomedical.qa.questions import Question
 from domain.biomedical.qa.settings import CANDIDATES
 from domain.biomedical.qa.subwords import PairSplitter, PairSubwords
+from domain.reading import shown_id
 from domain.text.sentences import sentence_spans
 from domain.text.windows import Flags, Floats, Integers, blocks, in_batches, window_outputs
 

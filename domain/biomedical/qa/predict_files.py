@@ -19,7 +19,7 @@ from bertrelay.compute.work import Compute, Work
 from bertrelay.data.records import Rejects, canonical_id, rows
 from bertrelay.data.sanity import MAX_SWAPPED, MIN_RECORDS
 from bertrelay.data.shards import ShardFiles, SpanReader, cut_spans
-from bertrelay.data.tables import ABSENT, Table, Unusable, table_format
+from bertrelay.data.tables import ABSENT, Rejected, Table, table_format
 from bertrelay.data.writing import json_line, write_table
 from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError
@@ -30,11 +30,11 @@ from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.progress import Bar, log
 from bertrelay.settings import options_of
 from bertrelay.stage import Metrics, StageContext
-from domain.biomedical.documents.document import Unfit, shown_id, usable, with_distinct_ids
 from domain.biomedical.documents.html import HUES, Highlight, marked, render, shown
 from domain.biomedical.qa.question_files import Item, built, question_format_of, question_items
 from domain.biomedical.qa.questions import DUPLICATE, Question
 from domain.biomedical.qa.settings import AnswerOptions, AnswerSettings, InputFormat, QuestionFormat, TableFormat
+from domain.reading import shown_id, usable, with_distinct_ids
 
 if TYPE_CHECKING:
     from bertrelay.inference.run_model import Columns, WrittenDataset
@@ -96,7 +96,7 @@ class QuestionFile(NamedTuple):
         columns = [self.question_column, self.context_column, *([self.id_column] if self.id_column else [])]
         ids = [] if self.id_column else ["id"]
         for row in rows(table(*columns), [], optional=[*ids, *map(str.lower, self.keep)]):
-            if isinstance(row, Unusable):
+            if isinstance(row, Rejected):
                 yield row
             else:
                 question, context, given, *others = row.values
@@ -111,11 +111,11 @@ def _of_row(question: object, context: object, id_of_row: object, fields: Mappin
     try:
         name = id_of_row if isinstance(id_of_row, str) else canonical_id(id_of_row)
     except ValueError as error:
-        raise Unfit(str(error), "give each question one") from None
+        raise Rejected(str(error), "give each question one") from None
     if not name:
-        raise Unfit("a row without an id", "give each question one of its own")
+        raise Rejected("a row without an id", "give each question one of its own")
     if not (isinstance(question, str | None) and isinstance(context, str | None)):
-        raise Unfit("a question or context that is no text", "expected text in both columns")
+        raise Rejected("a question or context that is no text", "expected text in both columns")
     return Question(name, question or "", context or "", fields=fields)
 
 
@@ -307,7 +307,7 @@ def _load_answerer(
         replies = answerer.replies((each for each in asked if isinstance(each, Question)), **how)
         found: list[Row] = []
         for each in asked:
-            if isinstance(each, Unusable):
+            if isinstance(each, Rejected):
                 found.append({"reason": each.reason})
             else:
                 question, reply = next(replies)

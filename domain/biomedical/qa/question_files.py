@@ -22,12 +22,12 @@ from pydantic import AliasChoices, Field, field_validator, model_validator
 
 from bertrelay.data.records import Rejects, log_copies
 from bertrelay.data.sanity import check_swapped
-from bertrelay.data.tables import Unusable
+from bertrelay.data.tables import Rejected
 from bertrelay.data.writing import json_line, write_lines
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, refuse_packed
 from bertrelay.progress import log
-from domain.biomedical.documents.document import LeftOut, Unfit, numbered_lines, shown_id, usable, with_distinct_ids
+from domain.biomedical.documents.document import numbered_lines
 from domain.biomedical.documents.json_stream import Flag, Shape, fitted, json_value, json_window
 from domain.biomedical.qa.questions import (
     ALIGNMENTS,
@@ -41,8 +41,9 @@ from domain.biomedical.qa.questions import (
     placed_answers,
 )
 from domain.biomedical.qa.settings import QuestionFormat, QuestionSource
+from domain.reading import shown_id, usable, with_distinct_ids
 
-Item = Question | Unusable | LeftOut
+Item = Question | Rejected
 """What a format's reader gives: questions, those that cannot be used, and what it reads over."""
 
 SHAPE = 'expected {"id", "question", "context", "answers": [{"text", "start"}]}'
@@ -53,12 +54,12 @@ SHAPES = (
 LISTS: dict[str, QuestionFormat] = {"data": "squad", "questions": "bioasq"}
 
 
-def built(file: str, line: int, name: object, build: Callable[..., Question], *values: Any) -> Question | Unusable:
-    """The question that `build` makes of `values`; an unusable record, by `name`, where it or a check raises Unfit."""
+def built(file: str, line: int, name: object, build: Callable[..., Question], *values: Any) -> Question | Rejected:
+    """The question that `build` makes of `values`; a fault with the id `name` where it or a check raises one."""
     try:
         return checked(replace(build(*values), file=file, line=line))
-    except Unfit as fault:
-        return Unusable(file, line, fault.reason, fault.detail, shown_id(name))
+    except Rejected as fault:
+        return fault.at(file, line, shown_id(name))
 
 
 def _id_of(value: object) -> object:
@@ -123,13 +124,13 @@ def _read_jsonl(path: Path, prefix: str = "") -> Iterator[Item]:
     """prefix: of the lines that name questions without an id."""
     context = ""
     for row in numbered_lines(path):
-        if isinstance(row, Unusable):
+        if isinstance(row, Rejected):
             yield row
         elif line := row.values[0].strip():
             try:
                 value = json_value(line)
-            except Unfit as fault:
-                yield Unusable(row.file, row.line, fault.reason, fault.detail)
+            except Rejected as fault:
+                yield fault.at(row.file, row.line)
                 continue
             item = built(row.file, row.line, _id_of(value), _of_json, value, f"{prefix}{row.line}", context)
             context = item.context if isinstance(item, Question) else context
@@ -139,10 +140,10 @@ def _read_jsonl(path: Path, prefix: str = "") -> Iterator[Item]:
 def _of_json(value: Any, name: str, context_before: str) -> Question:
     try:
         asked = fitted(_JsonQuestion, value)
-    except Unfit as fault:
-        raise Unfit(fault.reason, f"{fault.detail}; {SHAPE}") from None
+    except Rejected as fault:
+        raise Rejected(fault.reason, f"{fault.detail}; {SHAPE}") from None
     if asked.context is None:
-        raise Unfit(NO_CONTEXT, "give the text that it is asked of as `context`")
+        raise Rejected(NO_CONTEXT, "give the text that it is asked of as `context`")
     # Questions of one context follow one another, and contexts are long: they share one text in memory.
     context = context_before if asked.context == context_before else asked.context
     answers, lost, notes = placed_answers(context, [Answer(answer.text, answer.start) for answer in asked.answers])
@@ -201,16 +202,16 @@ def _read_squad(path: Path) -> Iterator[Item]:
         is_version_2 = version.lower().lstrip("v").startswith("2")
         try:
             article = fitted(_Article, value)
-        except Unfit as fault:
-            yield Unusable(file, line, fault.reason, f"expected an article with `paragraphs`: {fault.detail}")
+        except Rejected as fault:
+            yield Rejected(fault.reason, f"expected an article with `paragraphs`: {fault.detail}", file=file, line=line)
             continue
         paragraphs = list[_Paragraph]()
         for number, given in enumerate(article.paragraphs, 1):
             try:
                 paragraphs.append(fitted(_Paragraph, given))
-            except Unfit as fault:
+            except Rejected as fault:
                 detail = f"paragraph {number:,}: expected `context` and `qas`: {fault.detail}"
-                yield Unusable(file, line, fault.reason, detail)
+                yield Rejected(fault.reason, detail, file=file, line=line)
         ids = [str(paragraph.document_id) for paragraph in paragraphs if paragraph.document_id is not None]
         document = article.title or next(iter(ids), "") or _name_of(paragraph.context or "" for paragraph in paragraphs)
         for paragraph in paragraphs:
@@ -221,7 +222,7 @@ def _read_squad(path: Path) -> Iterator[Item]:
 def _of_squad(value: object, context: str | None, document: str, is_version_2: bool) -> Question:
     asked = fitted(_SquadQuestion, value)
     if context is None:
-        raise Unfit(NO_CONTEXT, "its paragraph has no `context`; give the text that it is asked of")
+        raise Rejected(NO_CONTEXT, "its paragraph has no `context`; give the text that it is asked of")
     given = [Answer(answer.text, answer.answer_start) for answer in asked.answers or ()]
     answers, golds, notes = placed_answers(context, given)
     has_none = is_version_2 and asked.answers == []
@@ -285,15 +286,15 @@ def _read_bioasq(path: Path) -> Iterator[Item]:
         try:
             asked = fitted(_BioasqQuestion, value)
             if asked.type != "factoid":
-                yield LeftOut(f"a question of the type {asked.type}")
+                yield Rejected(f"a question of the type {asked.type}", is_fault=False)
                 continue
             if (first := lines.get(str(asked.id))) is not None:
-                raise Unfit(DUPLICATE, f"the first with it is in line {first:,}; give each question one of its own")
+                raise Rejected(DUPLICATE, f"the first with it is in line {first:,}; give each question one of its own")
             lines[str(asked.id)] = line
             if not asked.snippets:
-                raise Unfit("a question without snippets", "there is no text to search for the answer")
-        except Unfit as fault:
-            yield Unusable(file, line, fault.reason, fault.detail, shown_id(_id_of(value)))
+                raise Rejected("a question without snippets", "there is no text to search for the answer")
+        except Rejected as fault:
+            yield fault.at(file, line, shown_id(_id_of(value)))
             continue
         for number, snippet in enumerate(asked.snippets, 1):
             name = f"{asked.id}_{number:03}"
@@ -314,7 +315,7 @@ def bioasq_golds(path: Path) -> dict[str, tuple[Synonyms, ...]]:
     """The gold answers of every factoid question of a file that has some, by its id: of unusable ones too."""
     golds = dict[str, tuple[Synonyms, ...]]()
     for _, value, _ in _listed(path, "questions"):
-        with suppress(Unfit):
+        with suppress(Rejected):
             asked = fitted(_BioasqQuestion, value)
             if asked.type == "factoid" and asked.golds:
                 golds.setdefault(str(asked.id), asked.golds)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from domain.biomedical.documents.document import Unfit
+from bertrelay.data.tables import Rejected
 
 Synonyms = tuple[str, ...]
 """One right answer in all its wordings."""
@@ -95,15 +95,17 @@ def placed_answers(
 ) -> tuple[tuple[Answer, ...], tuple[str, ...], tuple[str, ...]]:
     """The answers at their places, the texts of those that are not there, and how each one was placed.
 
-    Raises Unfit when none of several can be placed, and for an empty one.
+    Raises Rejected when none of several can be placed, and for an empty one.
     """
     if any(not answer.text.strip() for answer in given):
-        raise Unfit("an empty answer", "give it its text, or leave it out")
+        raise Rejected("an empty answer", "give it its text, or leave it out")
     placings = [placed(context, *answer) for answer in given]
     answers = tuple(answer for answer, _ in placings if answer is not None)
     if given and not answers:
         starts = ", ".join(f"{answer.start:,}" for answer in given[:3])
-        raise Unfit(NOWHERE, f"expected it at {starts} of {len(context):,} characters; correct the text or the offset")
+        raise Rejected(
+            NOWHERE, f"expected it at {starts} of {len(context):,} characters; correct the text or the offset"
+        )
     lost = tuple(gold.text for gold, (answer, _) in zip(given, placings, strict=True) if answer is None)
     return answers, lost, tuple(how for _, how in placings)
 
@@ -150,16 +152,16 @@ def _mentions(context: str, text: str, flags: re.RegexFlag = re.NOFLAG) -> list[
 
 
 def checked(question: Question) -> Question:
-    """The question. Raises Unfit for one that cannot be asked or contradicts itself."""
+    """The question. Raises Rejected for one that cannot be asked or contradicts itself."""
     if not question.question.strip():
-        raise Unfit("an empty question", "write the question, or remove its record")
+        raise Rejected("an empty question", "write the question, or remove its record")
     if not question.context.strip():
-        raise Unfit(NO_CONTEXT, "give the text that it is asked of")
+        raise Rejected(NO_CONTEXT, "give the text that it is asked of")
     if question.impossible and (question.answers or question.golds):
-        raise Unfit("an impossible question with an answer", "remove the answers, or set is_impossible to false")
+        raise Rejected("an impossible question with an answer", "remove the answers, or set is_impossible to false")
     texts = [question.id, question.question, question.context, question.document, question.pool, *question.golds]
     try:
         "".join([*texts, *(text for wordings in question.synonyms for text in wordings)]).encode()
     except UnicodeEncodeError:
-        raise Unfit("not valid Unicode", "half of a surrogate pair") from None
+        raise Rejected("not valid Unicode", "half of a surrogate pair") from None
     return question

@@ -15,10 +15,10 @@ from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, write_json
 from bertrelay.stage import Metrics, StageContext
-from domain.biomedical.documents.document import usable
 from domain.biomedical.qa.question_files import line_of, log_notes, source_items
 from domain.biomedical.qa.questions import ALIGNMENTS, Question
 from domain.biomedical.qa.settings import SPLITS, QuestionsSettings
+from domain.reading import usable
 from domain.sampling import split_of
 
 

@@ -21,8 +21,8 @@ from bertrelay.blocks import blocks_of
 from bertrelay.errors import RequestError
 from bertrelay.model.tokenizer import before_sentences, plain_rules
 from bertrelay.progress import log
-from domain.biomedical.documents.document import shown_id
 from domain.biomedical.qa.questions import Question
+from domain.reading import shown_id
 from domain.text.windows import Flags, Integers, Windows, cut_windows
 from domain.text.words import HANGUL, UNSPACED
 

@@ -23,7 +23,6 @@ from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import train
 from bertrelay.training.task import Batch
-from domain.biomedical.documents.document import shown_id
 from domain.biomedical.qa.metrics import Pools, best_threshold, squad_metrics
 from domain.biomedical.qa.model import AnswerModel, save_model, start_model
 from domain.biomedical.qa.predict import NBest, log_too_long, nbest_of
@@ -38,6 +37,7 @@ from domain.biomedical.qa.subwords import (
     training_faults,
 )
 from domain.calibration import fit_temperature
+from domain.reading import shown_id
 from domain.text.windows import Flags
 
 

@@ -466,7 +466,7 @@ def many(hospital, monkeypatch):
     monkeypatch.setattr(notes, "SHARD_CHARACTERS", 4096)
     stays = [stay(str(n), str(n % 40), split=("train", "validation", "test")[n % 3]) for n in range(60)]
     rows = [report(f"Report {n} of many words." * 9, hadm_id=n % 60, subject_id=n % 60 % 40) for n in range(240)]
-    rows += [report("Unusable.", day="no day", hadm_id=3), report("Outside.", hadm_id=77)] * 3
+    rows += [report("Rejected.", day="no day", hadm_id=3), report("Outside.", hadm_id=77)] * 3
     return hospital(rows[::-1], stays, max_rejects=0.1)
 
 

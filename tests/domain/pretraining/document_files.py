@@ -4,7 +4,7 @@ import gzip
 import io
 import tarfile
 
-from bertrelay.data.tables import Unusable
+from bertrelay.data.tables import Rejected
 from domain.pretraining.documents import files_of, read_all
 from domain.pretraining.pubmed import outdated
 from domain.pretraining.settings import DocumentSource
@@ -22,7 +22,7 @@ def texts(*paths, **settings):
 
 
 def faults(*paths):
-    return [(item.line, item.reason) for item in read(*paths) if isinstance(item, Unusable)]
+    return [(item.line, item.reason) for item in read(*paths) if isinstance(item, Rejected) and item.is_fault]
 
 
 def written(path, content):

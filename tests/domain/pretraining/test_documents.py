@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 from document_files import article, citation, faults, medline, packed, read, texts, written
 
-from bertrelay.data.tables import Unusable
+from bertrelay.data.tables import Rejected
 from bertrelay.errors import RequestError
 from domain.pretraining.documents import NOT_TRAIN, read_all
 from domain.pretraining.settings import DocumentSource
-from domain.reading import NO_TEXT, SkippedDocument, TextDocument
+from domain.reading import NO_TEXT, TextDocument
 
 # Tables and plain text
 
@@ -22,8 +22,8 @@ def test_rows_are_documents_and_those_that_cannot_be_read_or_have_no_text_are_le
     lines = "".join(json.dumps(row) + "\n" for row in rows) + '{"body"\n{"n": 1.5, "body": "Four."}\n'
     items = read(written(tmp_path / "a.jsonl.gz", lines), text="body", id="n", group="patient")
     assert items[:2] == [TextDocument("One.\nTwo.", "7", "p1"), TextDocument("Three.", "8")]
-    assert items[2] == items[4] == SkippedDocument(NO_TEXT)
-    unusable = [(item.line, item.reason) for item in items if isinstance(item, Unusable)]
+    assert items[2] == items[4] == Rejected(NO_TEXT, is_fault=False)
+    unusable = [(item.line, item.reason) for item in items if isinstance(item, Rejected) and item.is_fault]
     assert unusable == [(4, "not text"), (6, "not JSON"), (7, "an id that is neither text nor a whole number")]
 
 
@@ -62,8 +62,8 @@ def test_notes_of_validation_and_test_patients_are_left_out(tmp_path, suffix, na
     given = {"format": "parquet"} if suffix == "other" else {}
     assert read(file, id="hadm_id", group="subject_id", **given, **named) == [
         TextDocument("train", "1", "10"),
-        SkippedDocument(NOT_TRAIN),
-        SkippedDocument(NOT_TRAIN),
+        Rejected(NOT_TRAIN, is_fault=False),
+        Rejected(NOT_TRAIN, is_fault=False),
         TextDocument("train", "4"),
     ]
 
@@ -144,4 +144,4 @@ def test_a_text_given_twice_is_read_once_for_each_group(tmp_path):
         ("Ate.", "1"),
         ("Slept well.", "2"),
     ]
-    assert items[3:] == [SkippedDocument("a copy of an earlier one")] * 3
+    assert items[3:] == [Rejected("a copy of an earlier one", is_fault=False)] * 3

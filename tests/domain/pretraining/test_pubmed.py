@@ -6,13 +6,13 @@ import tracemalloc
 import pytest
 from document_files import article, citation, faults, medline, packed, read, texts, written
 
-from bertrelay.data.tables import Unusable
+from bertrelay.data.tables import Rejected
 from bertrelay.errors import RequestError
 from domain.pretraining import pubmed
 from domain.pretraining.documents import read_all
 from domain.pretraining.pubmed import DELETED, REVISED, outdated
 from domain.pretraining.settings import DocumentSource
-from domain.reading import NO_TEXT, SkippedDocument, TextDocument
+from domain.reading import NO_TEXT, TextDocument
 
 # MEDLINE
 
@@ -40,7 +40,7 @@ def test_title_and_abstract_of_medline_and_nothing_else_are_read(tmp_path):
         TextDocument("On E. coli & CO2 at 5 °C.\n\nAIM: To see more, p < 0.05.\n\nIt was seen.", "1"),
         TextDocument("A translated title.\n\nIt ends.", "2"),
         TextDocument("Body.", "3"),
-        SkippedDocument(NO_TEXT),
+        Rejected(NO_TEXT, is_fault=False),
         TextDocument("[3H]ouabain binds [here].", "5"),
     ]
 
@@ -70,7 +70,7 @@ def test_the_newest_record_of_a_citation_is_kept_and_the_others_are_counted(tmp_
     written(tmp_path / "baseline/pubmed26n0001.xml", medline(*baseline))
     written(tmp_path / "updates/pubmed26n0002.xml", medline(citation(2, "Two, revised."), deletion(3)))
     written(tmp_path / "updates/pubmed26n0003.xml", medline(citation(4, "Four.", version=2), citation(4, "First.")))
-    revised, deleted = SkippedDocument(REVISED), SkippedDocument(DELETED)
+    revised, deleted = Rejected(REVISED, is_fault=False), Rejected(DELETED, is_fault=False)
     one, two, four = TextDocument("One.", "1"), TextDocument("Two, revised.", "2"), TextDocument("Four.", "4")
     assert read(tmp_path) == [one, revised, deleted, two, four, revised]
 
@@ -78,9 +78,9 @@ def test_the_newest_record_of_a_citation_is_kept_and_the_others_are_counted(tmp_
 def test_names_of_pubmed_say_which_file_is_newer_whatever_the_order(tmp_path):
     old = written(tmp_path / "pubmed25n1300.xml", medline(citation(1, "Of last year.")))
     new = written(tmp_path / "pubmed26n0001.xml", medline(citation(1, "Of this year.")))
-    assert read(new, old) == [TextDocument("Of this year.", "1"), SkippedDocument(REVISED)]
+    assert read(new, old) == [TextDocument("Of this year.", "1"), Rejected(REVISED, is_fault=False)]
     first, second = (old.rename(tmp_path / "b.xml"), new.rename(tmp_path / "a.xml"))
-    assert read(first, second) == [SkippedDocument(REVISED), TextDocument("Of this year.", "1")]
+    assert read(first, second) == [Rejected(REVISED, is_fault=False), TextDocument("Of this year.", "1")]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -99,7 +99,7 @@ def test_any_history_ends_as_if_it_were_replayed(tmp_path, seed):
     newest = {number: alive[number, version] for number, version in sorted(alive)}
     items = read(tmp_path)
     assert {int(item.id): item.text for item in items if isinstance(item, TextDocument)} == newest
-    assert sum(isinstance(item, SkippedDocument) for item in items) == 60 - len(newest)
+    assert sum(isinstance(item, Rejected) for item in items) == 60 - len(newest)
 
 
 def test_articles_and_records_without_a_number_are_no_revisions(tmp_path):
@@ -170,7 +170,7 @@ def test_a_broken_article_is_unusable_and_one_without_a_body_left_out(tmp_path):
     written(tmp_path / "1.xml", "<article><front/>\n<body><p>Cut")
     written(tmp_path / "2.xml", "<article><front/></article>")
     written(tmp_path / "3.xml", article("<p>Good.</p>", "3"))
-    assert read(tmp_path)[1:] == [SkippedDocument(NO_TEXT), TextDocument("Good.", "PMC3")]
+    assert read(tmp_path)[1:] == [Rejected(NO_TEXT, is_fault=False), TextDocument("Good.", "PMC3")]
     assert faults(tmp_path) == [(2, "broken XML")]
     for name in ("gb2312", "bogus"):
         declared = f'<?xml version="1.0" encoding="{name}"?>' + article("<p>x</p>")
@@ -186,7 +186,7 @@ def test_an_entity_reads_no_file_asks_no_host_and_cannot_multiply(tmp_path):
         assert faults(written(tmp_path / "a.xml", entity + article("<p>A &x; b.</p>"))) == [(1, "broken XML")]
     laughs = '<!ENTITY a0 "ha">' + "".join(f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, 10))
     (found,) = read(written(tmp_path / "a.xml", f"<!DOCTYPE article [{laughs}]>" + article("<p>&a9;</p>")))
-    assert isinstance(found, Unusable) and "amplification" in found.detail  # it would be a text of 2 GB
+    assert isinstance(found, Rejected) and "amplification" in found.detail  # it would be a text of 2 GB
 
 
 def test_an_article_without_an_end_is_not_held_whole_and_a_long_collection_is_read(tmp_path, monkeypatch):
