@@ -174,6 +174,11 @@ def fill_vectors(
         return file.write(path, executor, manifest_path=manifest_path).size
 
 
+def rows_per_shard(rows: int) -> int:
+    """The sentences of each shard of `rows` sentences; the last one may have fewer."""
+    return min(BLOCK_SENTENCES, max(SMALLEST_SHARD, -(-rows // MOST_SHARDS)))
+
+
 def forget_manifest(path: Path) -> None:
     """Removes what `fill_vectors` keeps beside `path`, once the vectors are used without it."""
     for suffix in (MANIFEST, ".lock"):
@@ -270,11 +275,6 @@ class VectorFile:
     description: str = "encoding"
 
     @property
-    def rows_per_shard(self) -> int:
-        """The sentences of a shard; the last one may have fewer."""
-        return min(BLOCK_SENTENCES, max(SMALLEST_SHARD, -(-self.rows // MOST_SHARDS)))
-
-    @property
     def manifest(self) -> dict[str, object]:
         """Describes the vectors; shards and files of another manifest are not resumed."""
         return {
@@ -282,7 +282,7 @@ class VectorFile:
             "precision": self.encoding.precision,
             "rows": self.rows,
             "dim": self.encoding.encoder.dim,
-            "block": self.rows_per_shard,
+            "block": rows_per_shard(self.rows),
             "prompt": self.encoding.prompt,
             "vectors": self.encoding.stored,
         }
@@ -294,7 +294,11 @@ class VectorFile:
 
         texts: read for a Parquet file. manifest_path: takes the manifest of an output that is a cache.
         """
-        stored, group, spans = self.encoding.stored, executor.process_group, even_spans(self.rows, self.rows_per_shard)
+        stored, group, spans = (
+            self.encoding.stored,
+            executor.process_group,
+            even_spans(self.rows, rows_per_shard(self.rows)),
+        )
         dtype, columns = DTYPES[stored], stored_columns(self.encoding.encoder.dim, stored)
         shards = ShardFiles(output, spans, group, ".npy", write_block)
         shards.begin(self.manifest)

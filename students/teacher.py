@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,17 +30,63 @@ DIGEST = np.dtype("S16")
 VECTORS, DIGESTS = "vectors.npy", "digests.npy"
 
 
+class DigestIndex:
+    """Finds the positions of texts by their digests, so that no text is in memory.
+
+    Texts are compared as a corpus has them: in Unicode NFC and with single spaces.
+    """
+
+    def __init__(self, digests: NDArray[np.bytes_]) -> None:
+        self._order = np.argsort(digests, kind="stable")
+        self._sorted = digests[self._order]
+
+    def find(self, digests: NDArray[np.bytes_]) -> NDArray[np.int64]:
+        """The position of each of `digests`, the first one of a text that is there twice; -1 where it is missing."""
+        if not len(self._sorted):
+            return np.full(len(digests), -1)
+        places = np.minimum(np.searchsorted(self._sorted, digests), len(self._sorted) - 1)
+        return np.where(self._sorted[places] == digests, self._order[places], -1)
+
+    def repeated(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Pairs of neighbouring positions of one text, (pairs,) each."""
+        rows = np.flatnonzero(self._sorted[1:] == self._sorted[:-1])
+        return self._order[rows], self._order[rows + 1]
+
+
+@dataclass(frozen=True)
+class SelectedVectors:
+    """Rows of memory-mapped vectors in another order, read where they are indexed.
+
+    stored: float32 (rows, dim). positions: row of `stored` of each vector, (vectors,).
+    """
+
+    stored: Vectors
+    positions: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __getitem__(self, rows: slice | NDArray[np.integer]) -> Vectors:
+        selected: Vectors = np.asarray(self.stored[self.positions[rows]], np.float32)
+        return selected
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return self[:].astype(dtype or np.float32, copy=False)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self), self.stored.shape[1]
+
+
 class VectorTable:
     """Vectors that are looked up by the digests of their texts, so that neither texts nor vectors are in memory.
 
-    Texts are compared as a corpus has them: in Unicode NFC and with single spaces.
     dim: of a vector. digest: of the file.
     """
 
-    def __init__(self, vectors: Vectors, text_digests: NDArray[np.bytes_], name: str, digest: str = "") -> None:
+    def __init__(self, vectors: Vectors, digests: NDArray[np.bytes_], name: str, digest: str = "") -> None:
         self._vectors, self._name = vectors, name
-        self._order = np.argsort(text_digests, kind="stable")
-        self._sorted = text_digests[self._order]
+        self._index = DigestIndex(digests)
         self.dim: int = vectors.shape[1]
         self.digest = digest
         self._refuse_contradictions()
@@ -62,32 +109,30 @@ class VectorTable:
 
     def encode(self, sentences: Sequence[str]) -> Vectors:
         """Looks up the vectors of `sentences`, float32 (sentences, dim). Raises RequestError where one has none."""
-        positions, missing = self._find(sentences)
-        if len(missing):
-            raise self._incomplete(len(missing), len(sentences))
-        return np.asarray(self._vectors[self._order[positions]], np.float32)
+        return self.select(lookup_digests(sentences))[:]
+
+    def select(self, digests: NDArray[np.bytes_]) -> SelectedVectors:
+        """The vectors of the texts of these digests. Raises RequestError where one has none."""
+        positions = self._index.find(digests)
+        if missing := int((positions < 0).sum()):
+            raise self._incomplete(missing, len(digests))
+        return SelectedVectors(self._vectors, positions)
 
     def has_all(self, sentences: Sequence[str]) -> bool:
         """Returns true if each of `sentences` has a vector."""
-        return not len(self._find(sentences)[1])
+        return bool((self._index.find(lookup_digests(sentences)) >= 0).all())
 
     def require(self, blocks: Iterable[Sequence[str]], list_path: Path) -> None:
         """Raises RequestError if a sentence of `blocks` has no vector; the file `list_path` then lists all such."""
         missing = total = 0
         with list_path.open("w", encoding="utf-8") as file:
             for sentences in blocks:
-                rows = self._find(sentences)[1].tolist()
+                rows = np.flatnonzero(self._index.find(lookup_digests(sentences)) < 0).tolist()
                 file.writelines(f"{sentences[row]}\n" for row in rows)
                 missing, total = missing + len(rows), total + len(sentences)
         if missing:
             raise self._incomplete(missing, total, f" They are in {list_path}, a line each.")
         list_path.unlink()
-
-    def _find(self, sentences: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """The positions of the sentences among the sorted digests, and the rows of sentences that are not there."""
-        digests = _digests(sentences)
-        positions = np.minimum(np.searchsorted(self._sorted, digests), len(self._sorted) - 1)
-        return positions, np.flatnonzero(self._sorted[positions] != digests)
 
     def _incomplete(self, missing: int, total: int, list_note: str = "") -> RequestError:
         return RequestError(
@@ -96,8 +141,7 @@ class VectorTable:
         )
 
     def _refuse_contradictions(self) -> None:
-        repeated = np.flatnonzero(self._sorted[1:] == self._sorted[:-1])
-        rows = self._order[repeated], self._order[repeated + 1]
+        rows = self._index.repeated()
         differs = np.any(self._vectors[rows[0]] != self._vectors[rows[1]], axis=1)
         if differs.any():
             first, second = sorted(int(part[np.argmax(differs)]) + 1 for part in rows)
@@ -170,7 +214,8 @@ def resolve_prompt(prompt: Prompt | None, encoder: SentenceEncoder, key: str) ->
     return encoder.prompts.texts[prompt]
 
 
-def _digests(texts: Iterable[str]) -> NDArray[np.bytes_]:
+def lookup_digests(texts: Iterable[str]) -> NDArray[np.bytes_]:
+    """The digests of `texts` for `DigestIndex`, (texts,)."""
     return np.array([text_digest(clean(text)) for text in texts], DIGEST)
 
 
@@ -211,7 +256,7 @@ def _blocks(name: str, file: pq.ParquetFile, digests: list[NDArray[np.bytes_]]) 
             dim = dim or max(lengths - {None}, default=0)
             if texts.null_count or lengths != {dim} or not dim:
                 raise RequestError(f"teacher: expected a text and a vector of {dim} numbers in every row of {name}")
-            digests.append(_digests(texts.to_pylist()))
+            digests.append(lookup_digests(texts.to_pylist()))
             yield vectors.flatten().to_numpy(zero_copy_only=False).astype(np.float32).reshape(-1, dim)
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(name, error) from None

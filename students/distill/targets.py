@@ -1,9 +1,8 @@
 """The vectors that a student learns: the teacher's, and the variance in units of which errors are measured."""
 
-import hashlib
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,17 +11,19 @@ from torch import Tensor
 
 from bertrelay.compute.local import LocalExecutor
 from bertrelay.compute.work import Executor
-from bertrelay.data.vectors import open_vectors, write_npy
+from bertrelay.data.arrow import Mask, mask_of
+from bertrelay.data.vectors import Vectors
 from bertrelay.device import ComputePrecision
-from bertrelay.encode_files import fill_vectors
+from bertrelay.encode_files import BlockEncoder
 from bertrelay.errors import RequestError
-from bertrelay.files import atomic_write
-from bertrelay.fingerprint import fingerprint
-from bertrelay.process_group import wait_for_all
+from bertrelay.inference.encode import EncodingOptions
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.process_group import on_main, wait_for_all
 from bertrelay.stage import StageContext
 from bertrelay.training.batches import Items
+from students.distill.vector_store import VectorStore, name_sentence
 from students.parallel.corpus import NO_TARGET, ParallelCorpus
-from students.teacher import OpenedTeacher, VectorTable
+from students.teacher import OpenedTeacher, SelectedVectors, VectorTable, lookup_digests
 
 BLOCK = 8192  # rows of vectors
 UNIT_TOLERANCE = 1e-3  # float32 rounding is far below it, and lengths that nothing normalises far above
@@ -33,13 +34,13 @@ NO_VARIANCE = 1e-10  # of the vectors' mean square: what rounding leaves of vect
 class Targets:
     """Vectors to learn.
 
-    vectors: memory-mapped, float32 (sentences, dim).
+    vectors: memory-mapped, float32 (sentences, dim). Indexed by rows or a slice, they give an array.
     variance: mean squared distance of the vectors to their mean, each weighted as in the loss. Errors are divided by
         it, so that 1 is what the mean vector scores and 0 the teacher, whatever its scale.
     is_unit: every vector has length 1.
     """
 
-    vectors: NDArray[np.float32]
+    vectors: Vectors | SelectedVectors
     variance: float
     is_unit: bool
 
@@ -83,51 +84,69 @@ def fill_targets(
     precision: ComputePrecision,
     executor: Executor | None = None,
 ) -> Targets:
-    """The teacher's vectors of the corpus: from the cache, or computed by `executor`; all processes call it.
+    """The teacher's vectors of the corpus: those that are not in its store are computed by `executor`.
+
+    All processes call it.
 
     executor: the processes of `context` when None.
     Raises RequestError, with a list of them in the output folder, for sentences of which a table has no vector.
     """
-    text, rows = hashlib.sha256(), corpus.encoded
-    for block in corpus.blocks(rows):
-        text.update("\n".join([*block, ""]).encode())
-    prompt = {} if teacher.prompt is None else {"prompt": teacher.prompt}
-    key = fingerprint({"teacher": teacher.digest, "text": text.hexdigest(), **prompt})
-    folder = context.cache.folder / "targets"
+    digests = _digests(corpus)
+    vectors: SelectedVectors
     if isinstance(teacher.model, VectorTable):
-        path = folder / key[:32] / "vectors.npy"
         if context.process_group.is_main:
-            _look_up(teacher.model, corpus, path, context.output / "without-vector.txt")
+            blocks = chain(corpus.blocks(corpus.encoded), [corpus.dev_texts])
+            teacher.model.require(blocks, context.output / "without-vector.txt")
         wait_for_all(context.process_group)
+        vectors = teacher.model.select(digests)
     else:
-        path = folder / f"{key[:32]}-{precision}" / "vectors.npy"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fill_vectors(
-            teacher.model,
-            corpus.texts,
-            rows,
-            path,
-            key,
-            prompt=teacher.prompt,
-            precision=precision,
-            executor=executor or LocalExecutor(context.process_group),
-            description="teacher's vectors",
-        )
-    vectors = open_vectors(path)
+        executor = executor or LocalExecutor(context.process_group)
+        store, encoding = _store(teacher, teacher.model, context, precision, executor)
+        vectors = store.fill(encoding, digests, partial(_read, corpus), executor)
     return targets_of(vectors, corpus.weights_of(np.arange(len(vectors))), "teacher")
 
 
-def _look_up(table: VectorTable, corpus: ParallelCorpus, path: Path, list_path: Path) -> None:
-    """Writes the vectors of the corpus to `path` unless it exists; lists the sentences without one in `list_path`."""
-    table.require(chain(corpus.blocks(corpus.encoded), [corpus.dev_texts]), list_path)
-    if path.is_file():
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as building:
-        write_npy(building, map(table.encode, corpus.blocks(corpus.encoded)), corpus.encoded, table.dim)
+def missing_vectors(
+    teacher: OpenedTeacher,
+    corpus: ParallelCorpus,
+    context: StageContext,
+    precision: ComputePrecision,
+    executor: Executor,
+) -> Mask:
+    """Marks the items whose vectors `fill_targets` has to compute, (items that the teacher encodes,)."""
+    digests = _digests(corpus)
+    if isinstance(teacher.model, VectorTable):
+        return np.zeros(len(digests), bool)
+    store, _ = _store(teacher, teacher.model, context, precision, executor)
+    return on_main(lambda: mask_of(store.missing(digests), len(digests)), context.process_group)
 
 
-def targets_of(vectors: NDArray[np.float32], weights: NDArray[np.int32], setting: str) -> Targets:
+def _digests(corpus: ParallelCorpus) -> NDArray[np.bytes_]:
+    """The digests of the sentences that the teacher encodes, (sentences,)."""
+    return np.concatenate([lookup_digests(block) for block in corpus.blocks(corpus.encoded)])
+
+
+def _store(
+    teacher: OpenedTeacher,
+    encoder: SentenceEncoder,
+    context: StageContext,
+    precision: ComputePrecision,
+    executor: Executor,
+) -> tuple[VectorStore, BlockEncoder]:
+    """The store of the vectors of a teacher that is an encoder, and what encodes new sentences."""
+    options: EncodingOptions = {"prompt": teacher.prompt, "precision": precision}
+    encoding = BlockEncoder.of(encoder, executor, options, name_row=name_sentence)
+    return VectorStore.of(encoding, teacher.digest, context.cache.folder / "targets"), encoding
+
+
+def _read(corpus: ParallelCorpus, rows: NDArray[np.int64]) -> list[str]:
+    """The sentences of rising rows, read as one block."""
+    first = int(rows[0])
+    block = corpus.texts(first, int(rows[-1]) + 1)
+    return [block[row - first] for row in rows.tolist()]
+
+
+def targets_of(vectors: Vectors | SelectedVectors, weights: NDArray[np.int32], setting: str) -> Targets:
     """Measures variance and lengths of `vectors` (sentences, dim), in float64 and block by block.
 
     Raises RequestError, about `setting`, when they are all the same.

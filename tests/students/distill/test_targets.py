@@ -43,7 +43,8 @@ def test_row_i_is_the_teachers_vector_of_english_sentence_i(teacher, corpus, con
     assert sorted(sentences) == sorted(ENGLISH)
     one_by_one = np.concatenate([teacher.encode([sentence], precision="fp32") for sentence in sentences])
     np.testing.assert_allclose(targets.vectors, one_by_one, atol=1e-5)
-    assert isinstance(targets.vectors, np.memmap) and not targets.vectors.flags.writeable
+    stored = targets.vectors.stored
+    assert isinstance(stored, np.memmap) and not stored.flags.writeable
 
 
 def test_the_workers_of_a_cluster_compute_the_same(teacher, corpus, context, tmp_path, monkeypatch):

@@ -116,8 +116,9 @@ def test_own_vectors_are_the_teachers_of_all_texts_and_of_the_held_out_ones(cont
     teacher, student = (SentenceEncoder.load(path) for path in (sources["teacher"], context.output / "model"))
     [folder] = (context.cache.folder / "corpora").glob("*/")
     corpus = ParallelCorpus.open(folder)
-    [path] = context.cache.folder.glob("targets/*/vectors.npy")
-    np.testing.assert_allclose(np.load(path), teacher.encode(list(corpus), precision="fp32"), atol=1e-5)
+    [path] = context.cache.folder.glob("targets/*/vectors.bin")
+    stored = np.fromfile(path, np.float32).reshape(-1, teacher.dim)
+    np.testing.assert_allclose(stored, teacher.encode(list(corpus), precision="fp32"), atol=1e-5)
     german = corpus.dev["de"].other
     errors = student.encode(german, precision="fp32") - teacher.encode(german, precision="fp32")
     assert metrics["dev/mse/de"] == pytest.approx((errors**2).mean(), rel=1e-3)
