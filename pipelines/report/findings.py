@@ -21,6 +21,9 @@ Part = Markup | Listing | list[Curve]
 """Of a page: text, a table, or charts beside one another."""
 
 SHOWN = 12
+CURVE_ROWS = 20
+LEARNING_CURVE = "learning_curve.json"
+"""File of `students.distill`, which is not loaded here, as it loads torch."""
 ABOUT = Markup('<p class="soft">{}</p>')
 DRAWING = Markup('<div class="matrix">{}</div>')
 SENTENCE = Markup('<div class="marks">{}</div>')
@@ -86,6 +89,19 @@ def training(folder: Path, with_text: bool = True) -> Iterator[Part]:  # noqa: A
     """The curves of the stage's training."""
     if curves := training_curves(folder / "metrics.jsonl"):
         yield curves
+
+
+def learning_curve(folder: Path, with_text: bool = True) -> Iterator[Part]:  # noqa: ARG001
+    """The nearness of a student to its teacher against the sentences that it has seen, in at most CURVE_ROWS rows."""
+    if found := (read_json(folder / LEARNING_CURVE) or {}).get("rows"):
+        names = [name for name in found[-1] if name not in ("step", "sentences")]
+        rows: list[list[str | MetricValue]] = [
+            [f"{row['step']:,}", f"{row['sentences']:,}", *(MetricValue(row.get(name)) for name in names)]
+            for row in found[::-1][:: -(-len(found) // CURVE_ROWS)][::-1]
+        ]
+        yield Listing(
+            "Nearness on held-out sentences, by the sentences seen", ["Step", "Sentences", *names], rows, texts=0
+        )
 
 
 def flow(folder: Path, with_text: bool = True) -> Iterator[Part]:  # noqa: ARG001
@@ -302,5 +318,5 @@ def _of_models(title: str, lines: Mapping[str, Any], across: str, up: str, **lay
     return draw(title, named, across, up, looks=looks, **layout)
 
 
-SUBJECTS = (similarity, outcomes, terms, flow, entities, answers, training)
+SUBJECTS = (similarity, outcomes, terms, flow, entities, answers, learning_curve, training)
 """In the order of the page."""

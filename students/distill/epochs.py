@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bertrelay.data.arrow import Mask
+from bertrelay.data.arrow import Mask, mask_of
 from bertrelay.progress import log
 from bertrelay.training.batches import Items
 from students.distill.settings import DistillSettings
@@ -107,31 +107,37 @@ class EpochValues:
 
 
 def draw_english(
-    corpus: ParallelCorpus, settings: DistillSettings, folder: Path
+    corpus: ParallelCorpus, settings: DistillSettings, folder: Path, translated: int | None = None
 ) -> tuple[ParallelCorpus, EpochItems | None]:
     """The corpus without the English sentences that no epoch comes to, and the items of each epoch.
 
     The second is None where each epoch has all items. Sentences are left out evenly over the lengths of their source.
     folder: takes the smaller corpus; it belongs to the training.
+    translated: English sentences with translations to use; all when None.
     """
-    sources = corpus.english_sources
-    if not len(sources):
-        return corpus, None
-    sizes = np.bincount(sources, minlength=len(settings.english))
-    total = settings.english_per_epoch or len(sources)
-    quotas = source_quotas(sizes, [source.weight for source in settings.english], total)
-    counts = np.minimum(sizes, quotas * settings.epochs)
+    sources, sizes = corpus.english_sources, np.bincount(corpus.english_sources, minlength=len(settings.english))
+    quotas = counts = np.zeros(len(sizes), np.int64)
+    if len(sources):
+        total = len(sources) if settings.english_per_epoch is None else settings.english_per_epoch
+        quotas = source_quotas(sizes, [source.weight for source in settings.english], total)
+        counts = np.minimum(sizes, quotas * settings.epochs)
     for source, size, quota, count in zip(settings.english, sizes, quotas, counts, strict=True):
         log(f"{source.name}: {quota:,} sentences an epoch, {count:,} of {size:,} in all epochs")
     english = np.ones(len(corpus.english), bool)
     english[corpus.translated :] = _spread(corpus, counts, settings.seed)
+    if translated is not None:
+        drawn = np.random.default_rng(settings.seed).permutation(corpus.translated)[:translated]
+        english[: corpus.translated] = mask_of(drawn, corpus.translated)
+    facts = dict(corpus.facts)
     if not english.all():
         corpus = restrict_corpus(corpus, english, folder)
-    by_source = zip(corpus.facts["english_sources"], counts.tolist(), strict=True)
-    drawn = [{**facts, "drawn": count} for facts, count in by_source]
-    counted = {"english_without_translations": len(corpus.english_sources), "items": len(corpus)}
-    corpus = replace(corpus, facts={**corpus.facts, **counted, "english_sources": drawn})
-    return corpus, EpochItems(corpus, quotas, settings.seed)
+        facts |= {"english": corpus.translated, "items": len(corpus)}
+    if not len(sources):
+        return replace(corpus, facts=facts), None
+    by_source = zip(facts["english_sources"], counts.tolist(), strict=True)
+    facts["english_sources"] = [{**source, "drawn": count} for source, count in by_source]
+    facts["english_without_translations"] = len(corpus.english_sources)
+    return replace(corpus, facts=facts), EpochItems(corpus, quotas, settings.seed)
 
 
 def _spread(corpus: ParallelCorpus, counts: NDArray[np.integer], seed: int) -> Mask:

@@ -122,8 +122,12 @@ class DistillSettings(TrainingSettings):
     """Pairs of `parallel`, and sentences of `english`, to leave out."""
     english: list[EnglishSource] = []
     """English sentences without translations: each learns the teacher's vector of itself."""
-    english_per_epoch: Annotated[Positive | None, UsedWith("english")] = None
+    english_per_epoch: Annotated[Positive | None, UsedWith("english"), UnusedWith("budget_minutes")] = None
     """Sentences of `english` in an epoch, drawn from its sources by weight; as many as the sources have when absent."""
+    budget_minutes: Annotated[float, Field(gt=0)] | None = None
+    """Minutes for the teacher's vectors and the steps. Sentences and epochs are then planned, by rates measured
+    before; start, evaluations and averages come on top."""
+    epochs: Annotated[Positive, UnusedWith("budget_minutes")] = 1
     dev: list[UnlimitedSource] = []
     """Held-out corpora, whose English is taken out of `parallel`; without any, `dev_sentences` English sentences are
     held out of `parallel`, in every language."""

@@ -6,6 +6,7 @@ Reimers & Gurevych (2020), "Making Monolingual Sentence Embeddings Multilingual 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from shutil import copyfile
 
 import numpy as np
@@ -24,11 +25,14 @@ from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, main_first
 from bertrelay.progress import log, spinner
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.training.batches import Items, Lengths
+from bertrelay.training.batches import BatchSchedule, Items, Lengths
+from bertrelay.training.log import LOG
 from bertrelay.training.loop import train
 from bertrelay.training.task import Batch
+from students.distill import learning_curve
 from students.distill.epochs import EpochItems, EpochValues, draw_english
 from students.distill.losses import compare_batches, create_losses
+from students.distill.plan import plan_training
 from students.distill.retention import (
     ACCURACY,
     average_with_start,
@@ -57,14 +61,21 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
         precision = context.precision(settings.precision, executor)
         corpus = training_corpus(settings, context, precision)
         with main_first(context.process_group):
-            corpus, epoch_items = draw_english(corpus, settings, context.work / "drawn")
             teacher = open_teacher(settings.teacher, settings.teacher_prompt, context.cache)
         check_dimensions(settings.objectives.dimensions, teacher.dim)
+        plan = plan_training(settings, corpus, teacher, context, precision, executor, partial(sample_task, precision))
+        settings = plan.apply(settings) if plan else settings
+        with main_first(context.process_group):
+            translated = plan.translated if plan else None
+            corpus, epoch_items = draw_english(corpus, settings, context.work / "drawn", translated)
         targets = fill_targets(teacher, corpus, context, precision, executor)
     student, sizes = start_student(settings, corpus, teacher, targets, context, precision)
     task = distillation_task(settings, corpus, epoch_items, teacher, targets, student, context, precision)
     del teacher  # its vectors are on the disk, and the student needs its memory
     metrics = train(task, settings, context.output, context.work, precision)
+    if context.process_group.is_main and task.criterion:
+        schedule = BatchSchedule(task.lengths, settings, getattr(task, "groups", None))
+        write_json(context.output / learning_curve.FILE, learning_curve.learning_curve(context.output / LOG, schedule))
     if settings.average_with_start:
         metrics |= average_with_start(student, task.evaluate, context)
     if context.process_group.is_main:
@@ -72,7 +83,8 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
     items: Metrics = {"train_items": len(corpus)}
     if epoch_items:
         items |= {"epoch_items": len(epoch_items(0)), "english_items": len(corpus.english_sources)}
-    return {**metrics, **sizes, "target_variance": targets.variance, **items}
+    planned = plan.metrics() if plan else {}
+    return {**metrics, **sizes, "target_variance": targets.variance, **items, **planned}
 
 
 def training_corpus(settings: DistillSettings, context: StageContext, precision: ComputePrecision) -> ParallelCorpus:
@@ -128,9 +140,22 @@ def distillation_task(
     freeze_layers(student, settings.frozen_layers)
     with main_first(context.process_group):
         tokens = store_tokens(corpus.texts, len(corpus), prompt_tokenizer(student), context.work / "tokens")
-    kind = InBatchDistillationTask if compare_batches(settings.objectives) else DistillationTask
+    kind = task_class(settings)
     item_targets = ItemTargets(corpus, targets, retained)
     return kind(student, settings, item_targets, tokens, dev_teacher, precision, has_untrained, epoch_items)
+
+
+def task_class(settings: DistillSettings) -> type["DistillationTask"]:
+    return InBatchDistillationTask if compare_batches(settings.objectives) else DistillationTask
+
+
+def sample_task(
+    precision: ComputePrecision, settings: DistillSettings, student: SentenceEncoder, targets: ItemTargets, folder: Path
+) -> "DistillationTask":
+    """The training of a sample by which a plan is made; it is not evaluated. folder: takes its tokens."""
+    corpus = targets.corpus
+    tokens = store_tokens(corpus.texts, len(corpus), prompt_tokenizer(student), folder)
+    return task_class(settings)(student, settings, targets, tokens, student.encode, precision)
 
 
 def save_student(student: SentenceEncoder, corpus: ParallelCorpus, targets: Targets, context: StageContext) -> None:

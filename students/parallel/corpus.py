@@ -190,8 +190,10 @@ class ParallelCorpus:
         return len(self.english) + len(self.translations)
 
 
-def restrict_corpus(corpus: ParallelCorpus, english: Mask, folder: Path) -> ParallelCorpus:
-    """The corpus of the English sentences of `english`, (English,), their translations, and all retained texts.
+def restrict_corpus(
+    corpus: ParallelCorpus, english: Mask, folder: Path, *, with_retained: bool = True
+) -> ParallelCorpus:
+    """The corpus of the English sentences of `english`, (English,), their translations, and all retained texts or none.
 
     folder: takes its files; those of a complete corpus are used as they are, so its name must change with `english`.
     """
@@ -205,10 +207,13 @@ def restrict_corpus(corpus: ParallelCorpus, english: Mask, folder: Path) -> Para
         write_array(building / ENGLISH_SOURCES, sources)
         rows = (np.cumsum(english) - 1).astype(np.int32)[targets[translated]]
         count = int(english[: corpus.translated].sum())
-        write_targets(building, rows, count, len(sources), len(corpus.retained))
+        write_targets(building, rows, count, len(sources), len(corpus.retained) if with_retained else 0)
+        if not with_retained:
+            write_arrow(building / "retained.arrow", SENTENCE_SCHEMA, [])
 
     folder = cached_folder(folder, write)
-    return replace(corpus, **ParallelCorpus.open_items(folder))
+    retained = corpus.retained if with_retained else Sentences(folder / "retained.arrow")
+    return replace(corpus, **ParallelCorpus.open_items(folder), retained=retained)
 
 
 def build_corpus(

@@ -237,3 +237,12 @@ def test_a_line_goes_through_its_points_and_of_a_long_log_through_few_that_end_a
     [short] = training_curves(log({"step": 0, "loss": 1.0}, {"step": 20_000, "loss": 0.0}))
     ends = [points_of_the_first_line(each.svg)[-1][0] for each in (long, short)]
     assert ends[0] == pytest.approx(ends[1], abs=1)
+
+
+def test_a_learning_curve_is_a_table_of_at_most_twenty_rows_and_the_last_among_them(tmp_path):
+    rows = [{"step": step, "sentences": 100 * step, "cosine/en": step / 50} for step in range(1, 46)]
+    [table] = findings.learning_curve(written(tmp_path, learning_curve={"rows": rows}))
+    assert list(table.columns) == ["Step", "Sentences", "cosine/en"] and table.texts == 0
+    assert [row[0] for row in table.rows] == [str(step) for step in range(3, 46, 3)]
+    assert (table.rows[-1][1], table.rows[-1][2].value) == ("4,500", 0.9)
+    assert not [*findings.learning_curve(tmp_path / "other")]

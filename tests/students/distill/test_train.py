@@ -68,6 +68,7 @@ def test_from_two_languages_to_one_space(distilled, toy):
     assert np.mean(losses[-5:]) < 0.5 * np.mean(losses[:5])
     evaluations = logged(context, CRITERION)
     assert len(evaluations) == 12
+    steps = [evaluation["step"] for evaluation in evaluations]
     best = max(evaluations, key=lambda evaluation: evaluation[CRITERION])
     assert metrics["best_step"] == best["step"]
     del best["step"]
@@ -94,7 +95,14 @@ def test_from_two_languages_to_one_space(distilled, toy):
     assert metrics["train_items"] == 3 * (len(toy.train) - 30)
     assert read_variance(SimpleNamespace(folder=context.output / "model")) == metrics["target_variance"]
     written = {path.name for path in context.output.iterdir()} - {context.work.name}
-    assert written == {"corpus.json", "metrics.jsonl", "model", "rejects.jsonl"}
+    assert written == {"corpus.json", "learning_curve.json", "metrics.jsonl", "model", "rejects.jsonl"}
+    curve = json.loads((context.output / "learning_curve.json").read_text())["rows"]
+    assert [row["step"] for row in curve] == steps
+    assert [row["sentences"] for row in curve] == [epoch * metrics["train_items"] for epoch in range(1, 13)]
+    kinds = [f"{kind}{language}" for kind in ("", "untrained/") for language in ("en", "mean")]
+    names = [f"{measure}/{kind}" for measure in ("cosine", "agreement") for kind in kinds]
+    assert set(curve[0]) == {"step", "sentences", *names}
+    assert [curve[-1][name] for name in names] == [evaluations[-1][f"dev/nearness/{name}"] for name in names]
 
 
 def test_sentence_transformers_loads_the_student_and_gives_the_same_vectors(distilled, toy):
