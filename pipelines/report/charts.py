@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOT_DRAWN = {"step", "epoch", "grad_norm", "tokens_per_second", "padding_share", "memory_mb", "seconds"}
+NOT_DRAWN |= {"dev/sentences"}  # a panel of counts, which do not change
+MEAN = "/mean"
 TITLES = {"loss": "Loss", "lr": "Learning rate", "dev": "Dev scores", "validation": "Validation scores"}
 LINES_WITH_NAMES = 10
 MOST_POINTS = 400
@@ -27,6 +29,7 @@ INK = "#010203"  # a colour that nothing else has, and that becomes the page's o
 
 Lines = Mapping[str, Sequence[Sequence[float]]]
 """Name to points: (x, y), or (x, y, low, high) with the interval of y."""
+Points = list[tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Curve:
 
 def training_curves(log: Path) -> list[Curve]:
     """The curves of the `metrics.jsonl` at `log`, the loss first; none where there is no log."""
-    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    panels: dict[str, dict[str, Points]] = {}
     for text in log.read_text(encoding="utf-8").splitlines() if log.is_file() else []:
         try:
             metrics = json.loads(text)
@@ -48,11 +51,31 @@ def training_curves(log: Path) -> list[Curve]:
         for name, value in metrics.items():
             is_finite = isinstance(value, int | float) and math.isfinite(value)
             if is_finite and name not in NOT_DRAWN and not name.endswith(("_low", "_high")):
-                panel, _, line = name.partition("/")
+                panel, line = _panel_and_line(name)
                 panels.setdefault(panel, {}).setdefault(line, []).append((metrics["step"], value))
-    first = [name for name in ("loss", "lr") if name in panels]
-    titles = {name: TITLES.get(name, f"Dev: {name.replace('_', ' ')}") for name in [*first, *panels]}
-    return [draw(title, panels[name], "step", title.removeprefix("Dev: ").lower()) for name, title in titles.items()]
+    drawn = {panel: _means_for_rows(lines) for panel, lines in panels.items() if panel not in NOT_DRAWN}
+    first = [name for name in ("loss", "lr") if name in drawn]
+    titles = {
+        name: TITLES.get(name, f"Dev: {name.removeprefix('dev/').replace('_', ' ')}") for name in [*first, *drawn]
+    }
+    return [draw(title, drawn[name], "step", title.removeprefix("Dev: ").lower()) for name, title in titles.items()]
+
+
+def _panel_and_line(name: str) -> tuple[str, str]:
+    """`loss/mlm` is the line `mlm` of `loss`; `dev/mse/de` is `de` of `dev/mse`, and `dev/score` one of `dev`."""
+    panel, _, line = name.partition("/")
+    if panel == "dev" and "/" in line:
+        measure, _, line = line.partition("/")
+        panel = f"{panel}/{measure}"
+    return panel, line
+
+
+def _means_for_rows(lines: Mapping[str, Points]) -> dict[str, Points]:
+    """The lines without those whose mean is a line of its own: `cosine/mean` stands for `cosine/de` and `cosine/ko`."""
+    averaged = {name.removesuffix(MEAN) for name in lines if name.endswith(MEAN)}
+    return {
+        name: points for name, points in lines.items() if name.endswith(MEAN) or name.rpartition("/")[0] not in averaged
+    }
 
 
 def draw(

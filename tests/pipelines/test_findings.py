@@ -227,6 +227,17 @@ def test_the_loss_comes_first_then_the_rate_then_dev_scores_and_nothing_else(log
     assert training_curves(log()) == training_curves(path.with_name("none.jsonl")) == []
 
 
+def test_dev_scores_have_a_chart_a_measure_without_counts_and_a_mean_stands_for_its_languages(log):
+    names = ["score", "sentences/de", "mse/de", "mse/ko", "nearness/cosine/de", "nearness/cosine/mean"]
+    names += ["nearness/cosine/untrained/de", "nearness/cosine/untrained/mean", "nearness/error/de"]
+    curves = training_curves(log(*({"step": step} | {f"dev/{name}": step / 9 for name in names} for step in (1, 2))))
+    assert [curve.title for curve in curves] == ["Dev scores", "Dev: mse", "Dev: nearness"]
+    drawn = {curve.title: {text for text in texts(curve.svg) if re.search("[a-z]", text)} for curve in curves}
+    assert drawn["Dev: mse"] == {"step", "mse", "de", "ko"}
+    means = {"cosine/mean", "cosine/untrained/mean"}
+    assert drawn["Dev: nearness"] == {"step", "nearness", "error/de", *means}
+
+
 def test_a_line_goes_through_its_points_and_of_a_long_log_through_few_that_end_at_the_last_step(log):
     [curve] = training_curves(log(*({"step": step, "loss": loss} for step, loss in [(0, 1.0), (10, 3.0), (30, 2.0)])))
     (x0, y0), (x1, y1), (x2, y2) = points_of_the_first_line(curve.svg)
