@@ -66,7 +66,7 @@ STAGES = {
     ],
     PATIENTS: [
         ("domain.cohort", 8, "settings:CohortSettings", "cohort:run", ""),
-        ("domain.audit", 4, "settings:AuditSettings", "leakage:run", ""),
+        ("domain.audit", 5, "settings:AuditSettings", "leakage:run", ""),
         ("domain.notes", 10, "settings:NotesSettings", "notes:run", ""),
         ("domain.readmission", 12, "settings:ReadmissionSettings", "train:run", "domain:outcomes"),
         ("domain.outcome", 11, "settings:OutcomeSettings", "train:run_outcome", "domain:outcomes"),

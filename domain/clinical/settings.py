@@ -234,7 +234,7 @@ class AuditSettings(Settings):
     """Parquet with a column `split`, and `subject_id`, `hadm_id` and `text` as far as they have them."""
     near: Annotated[float, Field(ge=LEAST_NEAR, le=1)] = NEAR
     """Fraction of their runs of five words that near-duplicate texts share."""
-    leaks: Literal["stop", "tell"] = "stop"
+    leaks: Literal["stop", "report"] = "stop"
     """Stop the run at a leak, or only report it."""
 
 

@@ -17,7 +17,7 @@ from domain.biomedical.documents.document import TEXT_ONLY
 from domain.biomedical.documents.formats import TITLE_LINE, FormatName, read_documents
 from domain.biomedical.ner.settings import TagOptions, TagSettings
 from domain.biomedical.qa.settings import AnswerOptions, AnswerSettings, QuestionFormat
-from domain.checks import Finding, exit_code, overall, report, splits_of
+from domain.checks import Finding, exit_code, findings_json, report, splits_of
 from pipelines.cli.options import (
     DATASET_HELP,
     Fields,
@@ -282,19 +282,8 @@ def check(
     with show_identifiers() if options.with_text else nullcontext():
         findings = _findings(splits, options)
     if options.as_json:
-        checks = [
-            {
-                "check": each.check,
-                "verdict": each.severity,
-                "summary": each.summary,
-                "counts": each.counts,
-                "places": [place.as_json() for place in each.places],
-            }
-            for each in findings
-        ]
         paths = {split: str(path) for split, path in splits.items()}
-        document = {"files": paths, "verdict": overall(findings), "checks": checks}
-        write_out(json.dumps(document, ensure_ascii=False))
+        write_out(json.dumps({"files": paths, **findings_json(findings)}, ensure_ascii=False))
     else:
         for split, path in splits.items():
             write_out(f"{split:5}  {path}")

@@ -10,7 +10,7 @@ from bertrelay.compute.engine import Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import check_output
 from bertrelay.settings import ModelSource
-from domain.checks import exit_code
+from domain.checks import exit_code, findings_json, report
 from domain.clinical.settings import AuditSettings, OutcomeName, ScoreOptions
 from domain.terms import TERM, TermsSettings, describe_terms
 from pipelines.cli.biomedical import data
@@ -164,15 +164,15 @@ def audit(
 
       bertrelay data audit runs/clinic/cohort/latest/cohort.parquet runs/clinic/notes/latest/notes.parquet
     """
-    from domain.clinical.leakage import find_split_leakage, finding_json
+    from domain.clinical.leakage import find_split_leakage
 
     with stopping_at_once():
         findings = find_split_leakage(files, **settings)
     if shown.as_json:
-        write_out(json.dumps({"findings": [finding_json(finding) for finding in findings]}))
+        write_out(json.dumps(findings_json(findings)))
     else:
-        for finding in findings:
-            write_out(f"{finding.severity}  {finding.summary}", coloured=True)
+        for line in report(findings):
+            write_out(line, coloured=True)
     raise typer.Exit(exit_code(findings))
 
 

@@ -185,12 +185,12 @@ def test_good_data_ends_with_0_and_data_that_will_not_do_with_1(tmp_path, call, 
     ]
     result = CliRunner().invoke(app, ["data", "check", *map(str, options), "--json"])
     document = json.loads(result.stdout)
-    assert (result.exit_code, document["verdict"]) == (1, "fail")
+    assert (result.exit_code, document["severity"]) == (1, "fail")
     assert document["files"] == {"train": str(files["train"]), "test": str(files["test"])}
-    found = {each["check"]: each for each in document["checks"]}
+    found = {each["check"]: each for each in document["findings"]}
     place = {"kind": "a tag that is not allowed there", "file": str(files["test"]), "line": 1}
     assert found["tags"]["places"] == [place] and found["spans"]["places"] == []
-    assert (found["tags"]["verdict"], found["leaks train/test"]["verdict"]) == ("fail", "good")
+    assert (found["tags"]["severity"], found["leaks train/test"]["severity"]) == ("fail", "good")
     assert "38 that the model reads at once" in found["tokens in a sentence"]["summary"]
     with pytest.raises(RequestError, match="not both"):
         call("data", "check", files["train"], "--test", files["test"])

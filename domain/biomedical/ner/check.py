@@ -33,20 +33,21 @@ from domain.checks import (
     MAX_UNUSABLE,
     MOST_PLACES,
     Finding,
+    Occurrences,
     Place,
     Severity,
     Split,
-    by_share,
+    by_fraction,
     duplicates,
     row_places,
     shown,
-    spreads,
+    summarize_lengths,
     worst,
 )
 from domain.reading import count_reasons, shown_id
 
 if TYPE_CHECKING:
-    from domain.biomedical.ner.subwords import WordSplitter
+    pass
 
 MIN_ENTITIES = 50  # of a type; with fewer a model is hardly trained on it
 MAX_UNTAGGABLE = 0.05  # of the entities
@@ -75,8 +76,6 @@ class EntitySurvey:
     places: list[Place] = field(default_factory=list)  # of these
     words: list[int] = field(default_factory=list)
     subwords: list[int] = field(default_factory=list)
-    sentence_keys: set[int] = field(default_factory=set)
-    document_keys: set[int] = field(default_factory=set)
 
     def add(self, document: Document, doubtful: Iterable[Doubtful]) -> bool:
         """Counts the entities of a document that are not as they should be; returns whether the document is usable."""
@@ -87,7 +86,6 @@ class EntitySurvey:
             return False
         for reason, entity in doubtful:
             self.note(reason, entity, document)
-        self.document_keys |= {hash(document.text)} if document.text.strip() else set()
         return True
 
     def note(self, kind: str, entity: Entity, document: Document, file: str = "", line: int = 0) -> None:
@@ -122,9 +120,22 @@ def check(
 
         tokenizer, positions = read_tokenizer(model)
         splitter, limit = WordSplitter(tokenizer), window_size(positions, MAX_TOKENS) - SPECIALS
-    surveys = {split: _survey(path, format_name, splitter, columns) for split, path in files.items()}
-    sentences = {split: len(found.words) for split, found in surveys.items()}
-    repeated = {split: count - len(surveys[split].sentence_keys) for split, count in sentences.items()}
+    sentences, documents = Occurrences("a sentence"), Occurrences("a document")
+
+    def survey(split: Split, path: Path) -> EntitySurvey:
+        records = annotated_records(path, format_name, columns, reading=Reading(misplaced="keep"))
+        found = EntitySurvey()
+        for block in blocks_of(_sentences(records, split, found, documents), AT_ONCE):
+            found.words += [len(tokens) for tokens, _, _ in block]
+            for tokens, file, line in block:
+                sentences.add(split, tuple(tokens), file, line)
+            if splitter is not None:
+                found.subwords += splitter([tokens for tokens, _, _ in block]).lengths.tolist()
+        if not found.words and not found.unusable:
+            raise RequestError(f"{path}: expected sentences, found none. Check that it is the right file and complete.")
+        return found
+
+    surveys = {split: survey(split, path) for split, path in files.items()}
     return [
         _records(surveys),
         _spans(surveys),
@@ -132,8 +143,8 @@ def check(
         _tags(surveys),
         _types(surveys),
         _rare(surveys),
-        duplicates(repeated, sentences, "sentences that occur again"),
-        *_leaks(surveys),
+        duplicates(sentences, surveys, "sentences that occur again"),
+        *_leaks(surveys, sentences, documents),
         _lengths(surveys),
         *([_subwords(surveys, limit)] if splitter else []),
     ]
@@ -142,34 +153,22 @@ def check(
 # Reading a file
 
 
-def _survey(
-    path: Path, format_name: FormatName | None, splitter: "WordSplitter | None", columns: Columns
-) -> EntitySurvey:
-    found = EntitySurvey()
-    for block in blocks_of(_sentences(path, format_name, columns, found), AT_ONCE):
-        found.words += map(len, block)
-        found.sentence_keys.update(hash(tuple(tokens)) for tokens in block)
-        if splitter is not None:
-            found.subwords += splitter(block).lengths.tolist()
-    if not found.words and not found.unusable:
-        raise RequestError(f"{path}: expected sentences, found none. Check that it is the right file and complete.")
-    return found
-
-
 def _sentences(
-    path: Path, format_name: FormatName | None, columns: Columns, found: EntitySurvey
-) -> Iterator[Sequence[str]]:
-    """The tokens of each sentence; all else is counted in `found`."""
-    for record in annotated_records(path, format_name, columns, reading=Reading(misplaced="keep")):
+    records: Iterable[AnnotatedRecord | Rejected], split: Split, found: EntitySurvey, documents: Occurrences
+) -> Iterator[tuple[Sequence[str], str, int]]:
+    """Yields the tokens, file and line of each sentence; the rest is counted in `found`, documents in `documents`."""
+    for record in records:
         if isinstance(record, Rejected) and record.is_fault:
             found.unusable.append(record)
         elif isinstance(record, AnnotatedRecord):
             if isinstance(record.origin, Document):
                 if not found.add(record.origin, record.doubtful):
                     continue
+                if record.origin.text.strip():
+                    documents.add(split, record.origin.text, record.origin.file, record.origin.line)
             else:
                 lines = (record.origin.line + at for at in record.origin.illegal)
-                found.illegal += [Place("a tag that is not allowed there", str(path), line) for line in lines]
+                found.illegal += [Place("a tag that is not allowed there", record.origin.file, line) for line in lines]
             found.used += 1
             for example in record.examples:
                 found.untaggable += len(example.untaggable)
@@ -178,7 +177,7 @@ def _sentences(
                 found.in_entities += len(example.entity_tokens)
                 found.divided += divided_tokens([example])
                 if example.tokens:
-                    yield example.tokens
+                    yield example.tokens, record.origin.file, record.origin.line
 
 
 # Findings
@@ -190,7 +189,7 @@ def _records(surveys: Surveys) -> Finding:
     for found in surveys.values():
         unusable = [row for row in found.unusable if row.reason not in MISPLACED]
         records = found.used + len(found.unusable)
-        severities.append(by_share(len(unusable), records, MAX_UNUSABLE))
+        severities.append(by_fraction(len(unusable), records, MAX_UNUSABLE))
         rows, whole = rows + unusable, whole + records
     summary = f"{len(rows):,} of {whole:,} records cannot be used: {count_reasons(rows)}" if rows else f"{whole:,} read"
     return Finding("records", worst(severities), summary, {"unusable": len(rows)}, places=row_places(rows))
@@ -212,7 +211,7 @@ def _spans(surveys: Surveys) -> Finding:
         )
     changed = [kind for kind in (TRIMMED, REPEATED) if kinds[kind]]
     summary += [f"{kinds[kind]:,} × {kind}" for kind in changed]
-    severity: Severity = "fail" if wrong else by_share(untaggable, entities, MAX_UNTAGGABLE)
+    severity: Severity = "fail" if wrong else by_fraction(untaggable, entities, MAX_UNTAGGABLE)
     severity = worst([severity, "warn" if changed else "good"])
     counts = {"misaligned": len(wrong), "untaggable": untaggable}
     counts |= {"trimmed": kinds[TRIMMED], "repeated": kinds[REPEATED]}
@@ -281,21 +280,19 @@ def _rare(surveys: Surveys) -> Finding:
     return Finding("rare types", "warn" if rare else "good", summary, {"rare": len(rare)})
 
 
-def _leaks(surveys: Surveys) -> Iterator[Finding]:
+def _leaks(surveys: Surveys, sentences: Occurrences, documents: Occurrences) -> Iterator[Finding]:
     for first, second in combinations(surveys, 2):
-        one, other = surveys[first], surveys[second]
-        shared = len(one.sentence_keys & other.sentence_keys)
-        documents = len(one.document_keys & other.document_keys)
-        least = min(len(one.sentence_keys), len(other.sentence_keys))
-        summary = f"sentences that {first} and {second} share: {shared:,} of {least:,}"
-        summary += f"; whole documents: {documents:,}. Remove them from {first}" if documents else ""
-        severity: Severity = "fail" if documents else by_share(shared, least, MAX_LEAKED)
-        counts = {"sentences": shared, "documents": documents}
-        yield Finding(f"leaks {first}/{second}", severity, summary, counts)
+        shared, whole = sentences.shared(first, second), documents.shared(first, second)
+        fewest = min(sentences.distinct(first), sentences.distinct(second))
+        summary = f"sentences that {first} and {second} share: {shared.count:,} of {fewest:,}"
+        summary += f"; whole documents: {whole.count:,}. Remove them from {first}" if whole.count else ""
+        severity: Severity = "fail" if whole.count else by_fraction(shared.count, fewest, MAX_LEAKED)
+        counts = {"sentences": shared.count, "documents": whole.count}
+        yield Finding(f"leaks {first}/{second}", severity, summary, counts, [*shared.places, *whole.places])
 
 
 def _lengths(surveys: Surveys) -> Finding:
-    summary, counts = spreads({split: found.words for split, found in surveys.items()})
+    summary, counts = summarize_lengths({split: found.words for split, found in surveys.items()})
     longest = counts["longest"]
     if longest >= MAX_WORDS:
         summary += f"; more than {MAX_WORDS:,} words are hardly one sentence: are blank lines missing?"
@@ -305,7 +302,7 @@ def _lengths(surveys: Surveys) -> Finding:
 
 def _subwords(surveys: Surveys, limit: int) -> Finding:
     """Subwords in a sentence, against what the model reads at once."""
-    listed, counts = spreads({split: found.subwords for split, found in surveys.items()}, limit)
+    listed, counts = summarize_lengths({split: found.subwords for split, found in surveys.items()}, limit)
     long, sentences = counts["long"], sum(len(found.subwords) for found in surveys.values())
     summary = f"{listed}; longer than the {limit:,} that the model reads at once: {long:,} (read in windows)"
     severity: Severity = "warn" if long > MAX_LONG * sentences else "good"

@@ -21,12 +21,13 @@ from domain.biomedical.qa.settings import MAX_TOKENS, QuestionFormat, default_ov
 from domain.checks import (
     MAX_UNUSABLE,
     Finding,
+    Occurrences,
     Severity,
     Split,
-    by_share,
+    by_fraction,
     duplicates,
     row_places,
-    spreads,
+    summarize_lengths,
     worst,
 )
 from domain.reading import count_reasons, shown_id
@@ -63,25 +64,35 @@ class ModelTraining(NamedTuple):
         return cls(PairSplitter(tokenizer), size, default_overlap(size))
 
 
+class Values(NamedTuple):
+    """What questions of several splits may share: themselves, contexts, articles and pools of snippets."""
+
+    asked: Occurrences
+    contexts: Occurrences
+    articles: Occurrences
+    pools: Occurrences
+
+
 @dataclass
 class QuestionSurvey:
     """What one pass over a file has counted; each context is counted and measured once.
 
-    counts: `questions`, `impossible`, `unlabelled`, `repeated`, `longer` (than their
-        contexts); how answers were placed; questions that a training would leave out, by reason.
+    counts: `questions`, `impossible`, `unlabelled`, `longer` (than their contexts); how answers were
+        placed; questions that a training would leave out, by reason.
     left_out: what reading left out, by reason.
     lengths: of each part, by unit: `words in a question`.
     first: the first question that is unfit, by reason, or of which a part has more words than `MANY_WORDS`, by part.
-    keys: hashes of what was asked of which context, of contexts, articles and pools.
+    values: questions with their contexts, contexts, articles and pools of the files of all splits.
     """
 
+    split: Split
     name: str
+    values: "Values"
     counts: Counter[str] = field(default_factory=Counter)
     left_out: Counter[str] = field(default_factory=Counter)
     unusable: list[Rejected] = field(default_factory=list)
     lengths: defaultdict[str, "array[int]"] = field(default_factory=lambda: defaultdict(lambda: array("Q")))
     first: dict[str, str] = field(default_factory=dict)
-    keys: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
 
     @property
     def records(self) -> int:
@@ -89,8 +100,12 @@ class QuestionSurvey:
 
     def add(self, question: Question) -> bool:
         """Counts a question; returns whether its context is new."""
-        context, asked = hash(question.context), hash((question.question, question.context))
-        is_new = context not in self.keys["contexts"]
+        place = question.file, question.line
+        self.values.asked.add(self.split, (question.question, question.context), *place)
+        is_new = self.values.contexts.add(self.split, question.context, *place)
+        self.values.articles.add(self.split, question.document, *place)
+        if question.pool:
+            self.values.pools.add(self.split, question.pool, *place)
         self.counts["longer"] += len(question.question) > len(question.context)
         texts = [("a question", question.question), *(("an answer", answer.text) for answer in question.answers)]
         for part, text in [*texts, *([("a context", question.context)] if is_new else [])]:
@@ -101,13 +116,7 @@ class QuestionSurvey:
         self.counts["questions"] += 1
         self.counts["impossible"] += question.impossible
         self.counts["unlabelled"] += not question.is_registered
-        self.counts["repeated"] += asked in self.keys["asked"]
         self.counts.update(question.notes)
-        self.keys["asked"].add(asked)
-        self.keys["contexts"].add(context)
-        self.keys["articles"].add(hash(question.document))
-        if question.pool:
-            self.keys["pools"].add(hash(question.pool))
         return is_new
 
     def note_first(self, what: str, question: Question) -> None:
@@ -156,23 +165,23 @@ def check_questions(
     Raises RequestError for a file that cannot be read at all, or without a question.
     """
     training = ModelTraining.of(model) if model is not None else None
-    surveys = {split: _survey(path, format_name, training) for split, path in files.items()}
-    repeated, asked = (
-        {split: survey.counts[name] for split, survey in surveys.items()} for name in ("repeated", "questions")
-    )
+    values = Values(*map(Occurrences, ("a question", "a context", "an article", "a question with snippets")))
+    surveys = {split: _survey(split, path, format_name, training, values) for split, path in files.items()}
     return [
         *_records(surveys),
         _answers(surveys),
         *_swapped(surveys),
-        duplicates(repeated, asked, "questions asked of their context again"),
-        *_leaks(surveys),
+        duplicates(values.asked, surveys, "questions asked of their context again"),
+        *_leaks(surveys, values),
         *(_words(surveys, part) for part in PARTS),
         *(_tokens(surveys, part, training.max_tokens) for part in PARTS if training),
     ]
 
 
-def _survey(path: Path, format_name: QuestionFormat | None, training: ModelTraining | None) -> QuestionSurvey:
-    survey = QuestionSurvey(str(path))
+def _survey(
+    split: Split, path: Path, format_name: QuestionFormat | None, training: ModelTraining | None, values: Values
+) -> QuestionSurvey:
+    survey = QuestionSurvey(split, str(path), values)
 
     def questions() -> Iterator[Question]:
         for item in question_items((path, format_name)):
@@ -212,7 +221,7 @@ def _records(surveys: Surveys) -> Iterator[Finding]:
         else f"{whole:,} read"
     )
     summary += "".join(f"; left out: {count:,} × {reason}" for reason, count in left_out.most_common())
-    severity = by_share(len(others), whole, MAX_UNUSABLE)
+    severity = by_fraction(len(others), whole, MAX_UNUSABLE)
     yield Finding("records", severity, summary, {"unusable": len(others)}, places=row_places(others))
 
     ids = (
@@ -228,7 +237,7 @@ def _records(surveys: Surveys) -> Iterator[Finding]:
     if nowhere:
         offsets.append(f"{nowhere:,} further answers are not in their context: scored by, not trained on")
     lost = len(misplaced) + nowhere
-    severity = by_share(lost, whole, MAX_UNUSABLE) if lost else "warn" if offsets else "good"
+    severity = by_fraction(lost, whole, MAX_UNUSABLE) if lost else "warn" if offsets else "good"
     good = "every answer is at its offset" if _total(surveys, "in place") else "no answer came with an offset"
     found = {"corrected": corrected, "nowhere": lost}
     yield Finding("offsets", severity, "; ".join(offsets) or good, found, places=row_places(misplaced))
@@ -259,28 +268,31 @@ def _swapped(surveys: Surveys) -> Iterator[Finding]:
     """Questions longer than their contexts, where there are any: with many the two are swapped."""
     longer, asked = _total(surveys, "longer"), _total(surveys, "questions")
     if longer and asked >= MIN_RECORDS:
-        severity = by_share(longer, asked, MAX_SWAPPED)
+        severity = by_fraction(longer, asked, MAX_SWAPPED)
         summary = f"{longer:,} of {asked:,} questions are longer than their contexts"
         summary += "; the two seem to be swapped" if severity == "fail" else ""
         yield Finding("swapped", severity, summary, {"longer": longer})
 
 
-def _leaks(surveys: Surveys) -> Iterator[Finding]:
+def _leaks(surveys: Surveys, values: Values) -> Iterator[Finding]:
     """Contexts, articles and questions that two splits share."""
     for first, second in combinations(surveys, 2):
-        one, other = surveys[first].keys, surveys[second].keys
-        contexts, articles, pools = (len(one[name] & other[name]) for name in ("contexts", "articles", "pools"))
-        least = min(len(one["contexts"]), len(other["contexts"]))
-        summary = f"contexts that {first} and {second} share: {contexts:,} of {least:,}"
-        summary += f"; articles: {articles:,}; split by article, with domain.questions" if articles else ""
-        summary += f"; questions with snippets in both: {pools:,}" if pools else ""
-        severity: Severity = "fail" if pools else "warn" if articles else "good"
-        severity = worst([severity, by_share(contexts, least, MAX_LEAKED)])
-        yield Finding(f"leaks {first}/{second}", severity, summary, {"contexts": contexts, "articles": articles})
+        contexts, articles, pools = (
+            shared.shared(first, second) for shared in (values.contexts, values.articles, values.pools)
+        )
+        fewest = min(values.contexts.distinct(first), values.contexts.distinct(second))
+        summary = f"contexts that {first} and {second} share: {contexts.count:,} of {fewest:,}"
+        summary += f"; articles: {articles.count:,}; split by article, with domain.questions" if articles.count else ""
+        summary += f"; questions with snippets in both: {pools.count:,}" if pools.count else ""
+        severity: Severity = "fail" if pools.count else "warn" if articles.count else "good"
+        severity = worst([severity, by_fraction(contexts.count, fewest, MAX_LEAKED)])
+        counts = {"contexts": contexts.count, "articles": articles.count}
+        places = [*contexts.places, *articles.places, *pools.places]
+        yield Finding(f"leaks {first}/{second}", severity, summary, counts, places)
 
 
 def _words(surveys: Surveys, part: str) -> Finding:
-    summary, counts = spreads(_lengths(surveys, f"words in {part}"), MANY_WORDS.get(part))
+    summary, counts = summarize_lengths(_lengths(surveys, f"words in {part}"), MANY_WORDS.get(part))
     if counts["long"]:
         many = f"more than {MANY_WORDS[part]:,} words: {counts['long']:,} ({ADVICE[part]})"
         summary += f"; {many}; the first is {_first(surveys, part)}"
@@ -292,7 +304,7 @@ def _tokens(surveys: Surveys, part: str, max_tokens: int) -> Finding:
     from domain.biomedical.qa.subwords import NO_SUBWORDS, NOT_WHOLE, TOO_LONG
 
     faults = {"a question": [TOO_LONG], "an answer": [NOT_WHOLE, NO_SUBWORDS]}.get(part, [])
-    summary, counts = spreads(_lengths(surveys, f"tokens in {part}"), max_tokens)
+    summary, counts = summarize_lengths(_lengths(surveys, f"tokens in {part}"), max_tokens)
     for reason in faults:
         if unfit := _total(surveys, reason):
             summary += f"; {unfit:,} × {reason}; the first is {_first(surveys, reason)}"

@@ -105,6 +105,24 @@ def test_what_is_wrong_is_counted_with_its_place(tmp_path, name, content, findin
     assert shown.format(**files) in found.summary
 
 
+def test_shared_and_repeated_sentences_and_documents_are_named_by_line(tmp_path):
+    files = {split: tmp_path / split for split in ("train", "dev", "test")}
+    files["train"].write_text(conll("a b/B-X", "c", "a b/B-X"))
+    files["dev"].write_text(conll("d", "c"))
+    files["test"].write_text(conll("c/B-X"))
+    found = {each.check: each for each in check(files, "conll")}
+    train, dev, test = map(str, files.values())
+    assert found["duplicates"].examples == {"a sentence": f"{train}, line 1 and {train}, line 6"}
+    assert found["leaks train/dev"].examples == {"a sentence": f"{train}, line 4 and {dev}, line 3"}
+    assert found["leaks dev/test"].examples == {"a sentence": f"{dev}, line 3 and {test}, line 1"}
+    for split in ("train", "test"):
+        files[split].write_text(written(Document(split, "One. Two.")))
+    found = {each.check: each for each in check({"train": files["train"], "test": files["test"]}, "jsonl")}
+    assert [place.as_json() for place in found["leaks train/test"].places[-2:]] == [
+        {"kind": "a document", "file": str(files[split]), "line": 1, "group": 1} for split in ("train", "test")
+    ]
+
+
 DOUBTFUL = [
     {"start": 0, "end": 5, "type": "X"},  # "Lung " with white space at its end
     {"start": 0, "end": 4, "type": "X", "text": "Lung"},  # and once more without

@@ -183,7 +183,7 @@ def test_the_command_knows_questions(written, squad):
     files = written(train=good("train"), dev=good("dev"))
     result = call(*files.values(), "--json")
     document = json.loads(result.stdout)
-    assert (result.exit_code, document["verdict"], "offsets" in result.stdout) == (0, "good", True)
+    assert (result.exit_code, document["severity"], "offsets" in result.stdout) == (0, "good", True)
     assert document["files"] == {split: str(path) for split, path in files.items()}
     found = {each["check"]: each["counts"] for each in document["checks"]}
     assert found["offsets"] == {"corrected": 0, "nowhere": 0}
