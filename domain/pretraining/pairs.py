@@ -1,12 +1,14 @@
 """The items of an epoch: a table with the tokens of the corpus that each item reads.
 
 The table is a function of seed and epoch, so that every process has the same one. It holds positions and no text, 33
-bytes an item.
+bytes an item. Documents are walked one by one; what is drawn, found or cut for all their sentences is drawn at once.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +29,8 @@ SPECIALS_OF_ONE, SPECIALS_OF_TWO = 2, 3  # [CLS] a [SEP], [CLS] a [SEP] b [SEP]
 class Items:
     """The items of an epoch, of one segment or two each.
 
-    starts: where each segment begins, in tokens of the corpus, (items, 2).
-    tokens: of each segment; 0 for a second one that is not there, (items, 2).
+    starts: the first token of each segment in the corpus, (items, 2).
+    tokens: of each segment; 0 for a missing second one, (items, 2).
     is_random: the second segment does not follow the first: BERT's and transformers' label 1, (items,).
     documents: of the first segment, (items,).
     """
@@ -50,10 +52,10 @@ class Items:
 
 
 class Text:
-    """Chosen documents of a corpus, and where they lie in it.
+    """Documents of a corpus that are chosen, and their positions in it.
 
-    name: what messages call them.
-    starts: the place of each sentence in the tokens of the corpus, and of the end, (sentences + 1,).
+    name: title of the documents in messages.
+    starts: the first token of each sentence of the corpus, and its end, (sentences + 1,).
     documents: their numbers in the corpus, (chosen,).
     first, end: their sentences, (chosen,) each.
     """
@@ -65,52 +67,47 @@ class Text:
         self.groups = corpus.groups[chosen]
 
     def blocks(self) -> Iterator[tuple[Integers, Integers]]:
-        """Runs of documents of about `BLOCK` sentences: each sentence, and its document counted from 0."""
+        """Yields runs of documents of about `BLOCK` sentences: their numbers, from 0, and all their sentences."""
         block = np.cumsum(self.end - self.first) // BLOCK
         for documents in np.split(np.arange(len(block)), np.flatnonzero(np.diff(block)) + 1):
             sizes = (self.end - self.first)[documents]
-            yield np.repeat(self.first[documents], sizes) + within(sizes), np.repeat(documents, sizes)
+            yield documents, np.repeat(self.first[documents], sizes) + within(sizes)
 
 
 def within(sizes: Integers) -> Integers:
-    """0, 1, 2, … within each of some runs of these sizes, end to end."""
+    """0, 1, 2, … within each of some runs: sizes 2 and 3 give 0, 1, 0, 1, 2."""
     return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
 
 
-def visited(steps: Integers) -> Integers:
-    """The places of a walk that begins at 0 and moves on by `steps[place]` from each."""
-    onward = (np.arange(len(steps)) + steps).tolist()
-    places, place = [], 0
-    while place < len(onward):
-        places.append(place)
-        place = onward[place]
-    return np.array(places, dtype=np.int64)
-
-
-def joined(parts: Sequence[Items]) -> Items:
+def concatenate(parts: Sequence[Items]) -> Items:
     """The items of some parts, one part after the other."""
     return Items(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Items)))
 
 
 def pack(text: Text, max_tokens: int) -> Items:
-    """Sentences of one document up to `max_tokens`, special tokens included; a longer sentence is cut up."""
-    return joined([_packed(text, *block, max_tokens - SPECIALS_OF_ONE) for block in text.blocks()])
+    """Sentences of one document up to `max_tokens`, special tokens included; a longer sentence is cut up.
+
+    With room for 10 tokens, sentences of 4, 25 and 3 tokens give items of 4, 10, 10 and 5 + 3 tokens.
+    """
+    return concatenate([_packed(text, *block, max_tokens - SPECIALS_OF_ONE) for block in text.blocks()])
 
 
-def _packed(text: Text, sentence: Integers, document: Integers, longest: int) -> Items:
-    """Every sentence, or piece of a long one, could begin an item; the walk from end to end picks those that do."""
-    pieces = -(-(text.starts[sentence + 1] - text.starts[sentence]) // longest)  # of each sentence
-    start = np.repeat(text.starts[sentence], pieces) + within(pieces) * longest
-    document = np.repeat(document, pieces)
-    last = text.starts[text.end[document]]
-    limit = np.minimum(start + longest, last)
-    ends_document = limit == last
-    following = np.where(ends_document, np.searchsorted(start, last), np.searchsorted(start, limit, side="right") - 1)
-    end = np.where(ends_document, last, start[np.minimum(following, len(start) - 1)])
-    begins = visited(following - np.arange(len(start)))
-    first = np.stack([start, end - start])[:, begins]
-    starts, tokens = np.stack([first, np.zeros_like(first)]).transpose(1, 2, 0)  # (items, segments) each
-    return Items(starts, tokens.astype(np.int32), np.zeros(len(begins), dtype=bool), text.documents[document[begins]])
+def _packed(text: Text, documents: Integers, sentences: Integers, longest: int) -> Items:
+    """The packed items of a block of documents, which is walked document by document."""
+    parts = -(-(text.starts[sentences + 1] - text.starts[sentences]) // longest)  # of each sentence
+    part_starts = (np.repeat(text.starts[sentences], parts) + within(parts) * longest).tolist()
+    rows = list[int]()  # start, end and document of each item
+    ends = text.starts[text.end[documents]].tolist()
+    for number, start, end in zip(documents.tolist(), text.starts[text.first[documents]].tolist(), ends, strict=True):
+        while end - start > longest:
+            next_start = part_starts[bisect_right(part_starts, start + longest) - 1]
+            rows += start, next_start, number
+            start = next_start
+        rows += start, end, number
+    first, last, document = np.array(rows, np.int64).reshape(-1, 3).T
+    starts, tokens = np.zeros((2, len(first), 2), np.int64)
+    starts[:, 0], tokens[:, 0] = first, last - first
+    return Items(starts, tokens.astype(np.int32), np.zeros(len(first), dtype=bool), text.documents[document])
 
 
 def draw_pairs(text: Text, max_tokens: int, short_share: float, seed: int, epoch: int) -> Items:
@@ -140,53 +137,79 @@ def draw_pairs(text: Text, max_tokens: int, short_share: float, seed: int, epoch
         )
     generator = np.random.default_rng((seed, epoch))
     others = _Others(text)
-    return joined([_pairs(text, *block, others, max_tokens, short_share, generator) for block in text.blocks()])
+    return concatenate([_pairs(text, *block, others, max_tokens, short_share, generator) for block in text.blocks()])
 
 
 def _pairs(
     text: Text,
-    sentence: Integers,
-    document: Integers,
+    documents: Integers,
+    sentences: Integers,
     others: "_Others",
     max_tokens: int,
     short_share: float,
     generator: np.random.Generator,
 ) -> Items:
-    """The pairs of a block: what would begin at each of its sentences is settled, then the walk picks what does."""
-    last, longest = text.end[document], max_tokens - SPECIALS_OF_TWO
-    short = generator.integers(SHORTEST, longest, len(sentence), endpoint=True)
-    targets = np.where(generator.random(len(sentence)) < short_share, short, longest)
-    reached = np.searchsorted(text.starts, text.starts[sentence] + targets)
-    end = np.minimum(np.maximum(reached, sentence + 2), last)  # two sentences at least, where the document has them
-    cut = sentence + 1 + _below(end - sentence - 1, generator)
-    is_random = generator.random(len(sentence)) < 0.5
-    begins = visited(np.where(is_random, cut, end) - sentence)
-    begins = begins[(text.end - text.first)[document[begins]] > 1]
-    is_alone = last - sentence == 1  # a last sentence left over
-    follows = is_alone & ~is_random
-    first = np.stack([sentence - follows, cut - follows])[:, begins]  # (start and end, items)
-    second = np.stack([cut - is_alone, end])[:, begins]
+    """The pairs of a block of documents. All is drawn for each sentence at which a pair could begin, used or not."""
+    longest, count = max_tokens - SPECIALS_OF_TWO, len(sentences)
+    short = generator.integers(SHORTEST, longest, count, endpoint=True)
+    targets = np.where(generator.random(count) < short_share, short, longest)
+    cut_fractions, is_random = generator.random(count), generator.random(count) < 0.5
+    reached = np.searchsorted(text.starts, text.starts[sentences] + targets)
+    walk = _walk(text, documents, reached.tolist(), cut_fractions.tolist(), is_random.tolist())
+    number, begins, *borders = np.fromiter(chain.from_iterable(walk), np.int64).reshape(-1, 6).T
+    first, second = np.array(borders).reshape(2, 2, -1)  # (start and end, items) each
     starts, tokens = _spans(text.starts, first, second)
     drawn = is_random[begins]
     free = targets[begins] - tokens[:, 0]
-    second[:, drawn] = others.draw(document[begins][drawn], tokens[drawn, 1], free[drawn], generator)
+    second[:, drawn] = others.draw(number[drawn], tokens[drawn, 1], free[drawn], generator)
     starts, tokens = _truncated(*_spans(text.starts, first, second), longest, generator)
-    return Items(starts, tokens.astype(np.int32), drawn, text.documents[document[begins]])
+    return Items(starts, tokens.astype(np.int32), drawn, text.documents[number])
+
+
+def _walk(
+    text: Text,
+    documents: Integers,
+    reached: Sequence[int],
+    cut_fractions: Sequence[float],
+    is_random: Sequence[bool],
+) -> Iterator[tuple[int, int, int, int, int, int]]:
+    """Yields for each pair its document, the place in the block at which it begins, and the borders of its segments.
+
+    For each sentence of the block: the sentence at which a pair that begins there has its tokens, where between them it
+    is cut, from 0 to 1, and whether its second segment is random. Borders are sentences: start and end of the first
+    segment, then of the second one, which a random one replaces.
+    """
+    before = 0  # sentences of the block
+    for number, start, last in zip(
+        documents.tolist(), text.first[documents].tolist(), text.end[documents].tolist(), strict=True
+    ):
+        sentence = start
+        while sentence < last and last - start > 1:  # documents of one sentence are second segments only
+            place = before + sentence - start
+            if sentence == last - 1:  # left over: it follows the one before it once more, or has a random one after it
+                first = sentence if is_random[place] else sentence - 1
+                yield number, place, first, first + 1, sentence, last
+                break
+            end = min(max(reached[place], sentence + 2), last)  # two sentences at least
+            cut = sentence + 1 + int(cut_fractions[place] * (end - sentence - 1))
+            yield number, place, sentence, cut, cut, end
+            sentence = cut if is_random[place] else end  # what a random segment replaces is walked again
+        before += last - start
 
 
 def _spans(starts: Integers, first: Integers, second: Integers) -> tuple[Integers, Integers]:
-    """Where two segments of sentences (start and end, items) begin, and their tokens, (items, segments) each."""
+    """First token and number of tokens of two segments of sentences (start and end, items), (items, segments) each."""
     begin, end = starts[np.stack([first, second])].transpose(1, 2, 0)
     return begin, end - begin
 
 
 def _below(limits: Integers, generator: np.random.Generator) -> Integers:
-    """A random whole number from 0 to each limit, the limit left out."""
+    """A random whole number from 0 to each limit, without the limit."""
     return (generator.random(len(limits)) * limits).astype(np.int64)
 
 
 class _Others:
-    """Draws text from all documents but those of a document's own group."""
+    """Text of all documents except those of a document's own group."""
 
     def __init__(self, text: Text) -> None:
         self.text = text
@@ -199,7 +222,7 @@ class _Others:
     def draw(
         self, documents: Integers, replaced_tokens: Integers, free: Integers, generator: np.random.Generator
     ) -> Integers:
-        """Sentences of another document for each, every sentence being as likely, (start and end, documents).
+        """Draws sentences of another document for each, all sentences with one probability, (start and end, documents).
 
         As many as fill `free` tokens where the replaced ones do, else as many as come nearest to those in tokens.
         """
@@ -211,9 +234,9 @@ class _Others:
         starts, tokens = self.text.starts, np.minimum(replaced_tokens, free)
         latest = np.searchsorted(starts, starts[last] - tokens, side="right") - 1  # that has enough after it, if any
         start = np.clip(first + place - self.before[nth], first, np.maximum(first, latest))
-        wanted = starts[start] + tokens
-        end = np.minimum(np.searchsorted(starts, wanted), last)
-        end -= (replaced_tokens < free) & (starts[end] - wanted > wanted - starts[end - 1])
+        target = starts[start] + tokens
+        end = np.minimum(np.searchsorted(starts, target), last)
+        end -= (replaced_tokens < free) & (starts[end] - target > target - starts[end - 1])
         return np.stack([start, np.maximum(end, start + 1)])
 
 
