@@ -20,7 +20,7 @@ help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r command does; do \
 		printf '  %-18s %s\n' "$$command" "$$does"; done
 
-quickstart: .venv/.core ## install, then train and judge a tiny teacher and its student; about 4 minutes of work
+quickstart: .venv/.core ## install, then train and evaluate a tiny teacher and its student; about 4 minutes of work
 	$(BIN)/bertrelay run quickstart
 
 test: check ## install, then check and test everything, without the network

@@ -1,4 +1,4 @@
-"""Choices that come out the same wherever they are made: uniform numbers by a name or a place, and an even sample."""
+"""Reproducible splits, random numbers and samples."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -13,49 +13,52 @@ Floats = NDArray[np.float64]
 Numbers = NDArray[np.uint64]
 
 Item = TypeVar("Item")
-EXAMPLES_KEPT = 12
-"""Examples of each kind that an evaluation keeps for the report."""
+MOST_EXAMPLES = 12
+"""Examples of each kind that an evaluation writes for the report."""
 
 GOLDEN_GAMMA = 0x9E3779B97F4A7C15
 
 
 def unit_hash(name: str, key: str) -> float:
-    """Where `name` falls between 0 and 1: a keyed hash, uniform over names and independent for every key."""
+    """A number from 0 to 1 for `name`: a keyed hash, uniform over names and independent for every key."""
     digest = hashlib.blake2b(name.encode(), key=hashlib.sha256(key.encode()).digest(), digest_size=8).digest()
     return int.from_bytes(digest) / 2**64
 
 
 def split_of(name: str, key: str, shares: Mapping[str, float]) -> str:
-    """The split of a name, by the name and the key alone: one of `shares`, which are chances, or else `train`."""
-    where, ends = unit_hash(name, key), accumulate(shares.values())
-    return next((split for split, end in zip(shares, ends, strict=True) if where < end), "train")
+    """The split of a name: a key of `shares` with that probability, or else `train`.
+
+    It depends on the name and the key only: other names change nothing.
+    """
+    position, ends = unit_hash(name, key), accumulate(shares.values())
+    return next((split for split, end in zip(shares, ends, strict=True) if position < end), "train")
 
 
-def uniform_draws(seed: int, epoch: int, items: Integers, places: Integers, draws: int = 3) -> Floats:
+def uniform_draws(seed: int, epoch: int, items: Integers, positions: Integers, draws: int = 3) -> Floats:
     """`draws` numbers from 0 to 1 for each token, (tokens, draws).
 
-    items, places: of each token, (tokens,). Each item has a SplitMix64 generator (Steele, Lea & Flood 2014) of its own,
-    whose nth number is known without those before it.
+    items, positions: the item of each token and its position in it, (tokens,). Each item has its own SplitMix64
+    generator (Steele, Lea & Flood 2014), whose nth number is known without those before it.
     """
     epoch_seed = np.random.SeedSequence((seed, epoch)).generate_state(1, np.uint64).astype(np.uint64)
     item_seeds = nth_number(epoch_seed, items.astype(np.uint64))[:, None]
-    indices = places.astype(np.uint64)[:, None] * np.uint64(draws) + np.arange(draws).astype(np.uint64)
+    indices = positions.astype(np.uint64)[:, None] * np.uint64(draws) + np.arange(draws).astype(np.uint64)
     return (nth_number(item_seeds, indices) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def nth_number(seeds: Numbers, indices: Numbers) -> Numbers:
-    """The numbers that SplitMix64 generators of these seeds give at these places, counted from 0."""
+    """The numbers with these indices, from 0, of SplitMix64 generators with these seeds."""
     return mixed(seeds + (indices + np.uint64(1)) * np.uint64(GOLDEN_GAMMA))
 
 
 def mixed(values: Numbers) -> Numbers:
-    """Every bit of a value spread over all 64 (the finalizer of SplitMix64)."""
+    """Spreads every bit of a value over all 64, by the finalizer of SplitMix64."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
 
 
-def spread_evenly(items: Sequence[Item], most: int = EXAMPLES_KEPT) -> list[Item]:
-    """At most so many of them, from the first to the last part."""
-    kept = min(most, len(items))
-    return [items[number * len(items) // kept] for number in range(kept)]
+def spread_evenly(items: Sequence[Item], limit: int = MOST_EXAMPLES) -> list[Item]:
+    """At most `limit` of the items, evenly spaced: 3 of 0 to 8 are 0, 3 and 6."""
+    count = min(limit, len(items))
+    return [items[number * len(items) // count] for number in range(count)]

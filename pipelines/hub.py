@@ -80,9 +80,9 @@ def ask_hub(source: Source) -> str:
 
 
 def set_hub_access(names_hub: bool) -> None:
-    """No telemetry, and no word with a hub unless the request names one; what a user has set stays.
+    """Allows access to a hub only for requests with a hub id, without telemetry; environment variables of the user win.
 
-    The hub's client reads this once, when it is imported, so it is said before anything heavy is loaded.
+    The hub's client reads them once, when it is imported, so they are set before anything heavy is loaded.
     """
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     if not names_hub:

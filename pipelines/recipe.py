@@ -328,11 +328,11 @@ def _add_tables(tables: Table, used: Table, table: str, key: str, problems: Prob
 
 
 def _used(name: str, value: Any, table: str, key: str, problems: Problems) -> Table:
-    """What stands in a recipe for the table `value` with its name: itself, nothing, or one for each of several values.
+    """Expands `if`, `unless`, `for_each` and `among` of the table `value` into zero, one or several tables by name.
 
-    if, unless: it stands there if this is given, or unless it is: neither empty nor false.
-    for_each: one for each of these texts, which replaces `{each}` in the name and in every text.
-    among: for those alone that are in this list too.
+    if, unless: the table is used, or is not, where this value is neither empty nor false.
+    for_each: one table for each of these texts, which replaces `{each}` in the name and in every text.
+    among: only texts that are also in this list.
     """
     if not isinstance(value, dict) or not value.keys() & set(CONDITIONS):
         return {name: value}

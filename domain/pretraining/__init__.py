@@ -1,4 +1,4 @@
-"""Continued pretraining: masked words and next sentences, on notes and on papers."""
+"""Continued pretraining: masked words and next sentences of notes and papers."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,7 @@
 """A corpus of documents: sentences tokenized once, in shards that are memory-mapped from the run's cache.
 
-The input is read through for where shards end and for what cannot be used, and again for the text of those that are
-missing. A shard is an Arrow file, a document a row.
+The input is read once to find the ends of shards and the unusable documents, and again for the text of missing shards.
+A shard is an Arrow file with a row for each document.
 """
 
 import secrets
@@ -52,29 +52,26 @@ FACTS, REJECTS, KEY = "corpus.json", "rejects.jsonl", "key"
 
 Tokenize = Callable[[list[str]], Iterator[list[int]]]
 GroupedText = tuple[str, int, bool]
-"""The text of a document, and what `grouped` gives for it: all that a worker sees of it."""
+"""The text of a document and the two values of `hash_group`: all that a worker sees of it."""
 
 
-# Shards
+def hash_group(document: TextDocument, key: bytes, held_out_share: float) -> tuple[int, bool]:
+    """A hash that documents of one group (a patient's, for example) share, and true where they are held out.
 
-
-def grouped(document: TextDocument, key: bytes, held_out_share: float) -> tuple[int, bool]:
-    """A hash that documents of one group (a patient's, for example) share, and whether they are held out.
-
-    A document without a group goes by its own id, or by its text where it has none. Hashes need no list of all groups
-    in memory, and choose who is held out whoever else is there: one without a secret chooses, in every corpus the same,
-    and only its verdict is written. The other one has a `key` that is drawn for a corpus and deleted when it is
-    whole, so that nobody can try which patient it is of.
+    A document without a group has that of its id, or of its text where it has none. Hashes need no list of all groups
+    in memory, and a group is held out whatever other groups exist. A hash without a secret chooses them, the same in
+    every corpus; only its result is written. The hash of the group has a `key` that is drawn for a corpus and deleted
+    when it is complete, so that nobody can try which patient a hash is of.
     """
     kind, name = ("group", document.group) if document.group else ("document", document.id or document.text)
-    named = f"{kind}\0{name}".encode()
-    place = int.from_bytes(blake2b(named, digest_size=8, key=HASH_KEY).digest(), "little")
-    group = int.from_bytes(blake2b(named, digest_size=8, key=key).digest(), "little", signed=True)
-    return group, place < held_out_share * 2.0**64
+    content = f"{kind}\0{name}".encode()
+    position = int.from_bytes(blake2b(content, digest_size=8, key=HASH_KEY).digest(), "little")
+    group = int.from_bytes(blake2b(content, digest_size=8, key=key).digest(), "little", signed=True)
+    return group, position < held_out_share * 2.0**64
 
 
 def _start(rules: Tokenizer) -> Compute[list[GroupedText], pa.RecordBatch]:
-    """Cuts documents into sentences and tokenizes them; of a span, a list of `GroupedText`, a batch of `SCHEMA`."""
+    """Cuts documents into sentences and tokenizes them: a list of `GroupedText` becomes a batch of `SCHEMA`."""
     space = before_sentences(rules)
 
     def tokenize(sentences: list[str]) -> Iterator[list[int]]:
@@ -91,7 +88,7 @@ def _start(rules: Tokenizer) -> Compute[list[GroupedText], pa.RecordBatch]:
 
 
 def _rows(documents: list[GroupedText], tokenize: Tokenize) -> Iterator[dict[str, Any]]:
-    """Rows of `SCHEMA`. Sentences without a token (control characters …) are left out, and documents of no others."""
+    """Rows of `SCHEMA`, without sentences that have no token (control characters …) and documents of only such ones."""
     cut = [[" ".join(text[start:end].split()) for start, end in sentence_spans(text)] for text, *_ in documents]
     tokenized = tokenize(list(chain.from_iterable(cut)))
     for (_, group, held_out), sentences in zip(documents, cut, strict=True):
@@ -109,18 +106,15 @@ def _open_shard(path: Path) -> pa.Table:
     return pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
 
 
-# The corpus
-
-
 class Corpus:
-    """Token ids of sentences, without special tokens, in the order of their documents; the ids lie on disk.
+    """Token ids of sentences, without special tokens, in the order of their documents; the ids stay on disk.
 
-    sentence_starts: place of the first token of each sentence, and after the last one. int64 (sentences + 1,)
+    sentence_starts: position of the first token of each sentence, and after the last one. int64 (sentences + 1,)
     document_starts: number of the first sentence of each document, and after the last one. int64 (documents + 1,)
-    groups: equal for documents of one group (a patient), else of the document itself; counted as they are first met.
-        int64 (documents,)
-    held_out: documents kept out of training, whole groups of them, as their hash decides. bool (documents,)
-    facts: of `corpus.json`: documents, sentences, tokens, and what was left out, by reason.
+    groups: equal for documents of one group (a patient), numbered in the order in which they occur; a document without
+        one is its own. int64 (documents,)
+    held_out: documents that are not trained on, whole groups of them, as their hash decides. bool (documents,)
+    facts: contents of `corpus.json`: counts of documents, sentences and tokens, and of what was left out, by reason.
     rejects: the file that lists unusable documents by file and line.
     """
 
@@ -142,15 +136,15 @@ class Corpus:
         return len(self.sentence_starts) - 1
 
     def tokens(self, start: int, stop: int) -> NDArray[np.int32]:
-        """The ids at places `start` to `stop`, the last one not included; inside a document a view, read-only."""
+        """The ids at positions `start` to `stop`, without the last one; inside a document a view, read-only."""
         shard = bisect_right(self._id_starts, start, hi=len(self._ids)) - 1
         first, end = self._id_starts[shard : shard + 2]
-        here = self._ids[shard][start - first : stop - first]
-        return here if stop <= end else np.concatenate([here, self.tokens(end, stop)])
+        ids = self._ids[shard][start - first : stop - first]
+        return ids if stop <= end else np.concatenate([ids, self.tokens(end, stop)])
 
 
 def _starts(counts: NDArray[np.integer] | list[int]) -> NDArray[np.int64]:
-    """Where each of some runs of these sizes begins, and the end of the last one."""
+    """The start of each of some runs of these sizes, and the end of the last one: 2, 3 → 0, 2, 5."""
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
 
@@ -163,11 +157,11 @@ def build_corpus(
     rejects_limit: float = 0.01,
     engine: Engine = LOCAL_ENGINE,
 ) -> Corpus:
-    """The corpus of `sources`, prepared unless it is in the cache; killed, it resumes at the shards that are missing.
+    """The corpus of `sources`, prepared unless it is in the cache; a killed build resumes at the missing shards.
 
-    held_out_share: of documents, or groups, to hold out.
-    rejects_limit: the share of documents that may be unusable; those without text are counted and stop nothing.
-    engine: where sentences are cut and tokenized; this process reads the documents and sends their text.
+    held_out_share: fraction of documents, or of groups, to hold out.
+    rejects_limit: the fraction of documents that may be unusable; those without text only count.
+    engine: executor that cuts and tokenizes sentences; this process reads the documents and sends their text.
     Raises RequestError for input that cannot be read or holds no text, and where nothing or all would be held out;
     WorkError for too many unusable documents, and for input that changes meanwhile.
     """
@@ -200,7 +194,7 @@ def build_corpus(
     if held_out_share > 0 and held_out in (0, documents):
         raise RequestError(
             f"held_out_share: {held_out_share:g} of {documents:,} documents holds {'all' if held_out else 'none'} of "
-            "them out, because whole groups go by a hash. Give another share, or more documents."
+            "them out, because a hash chooses whole groups. Give another fraction, or more documents."
         )
     return corpus
 
@@ -213,7 +207,7 @@ def _prepare(
     rejects_limit: float,
     executor: Executor,
 ) -> None:
-    """Fills the shards of `output`, and writes what they all hold to `corpus.json` beside them."""
+    """Fills the shards of `output`, and writes their counts to `corpus.json` beside them."""
     reasons, left_out = outdated(files), Counter[str]()
     listed = output.with_name(f"{output.name}.{REJECTS}")
     with Rejects(listed, rejects_limit) as rejects:
@@ -222,7 +216,7 @@ def _prepare(
     shards = ShardFiles(output, spans, suffix=".arrow", write=_write_shard)
     key = (read_json(shards.folder / MANIFEST) or {}).get(KEY) or secrets.token_hex(KEY_BYTES)
     shards.begin({"block": SHARD_CHARACTERS, KEY: key})
-    group = partial(grouped, key=bytes.fromhex(key), held_out_share=held_out_share)
+    group = partial(hash_group, key=bytes.fromhex(key), held_out_share=held_out_share)
 
     def texts() -> Iterator[TextDocument]:
         return (item for item in read_all(files, reasons) if isinstance(item, TextDocument))
@@ -244,11 +238,11 @@ def _prepare(
         )
     listed.replace(shards.folder / REJECTS)
     facts = {**counts, "left_out": left_out, "rejects": rejects.counts, "shards": len(spans)}
-    write_json(shards.folder / FACTS, facts)  # last: its presence means all is there
+    write_json(shards.folder / FACTS, facts)  # last: its existence means that the corpus is complete
 
 
 def _sizes(items: Iterable[TextItem], rejects: Rejects, left_out: Counter[str]) -> Iterator[int]:
-    """The characters of each text; counts what else there is."""
+    """Yields the number of characters of each text; counts the other documents."""
     for item in items:
         if isinstance(item, Rejected) and item.is_fault:
             rejects.add(item.file, item.line, item.reason)
@@ -261,7 +255,7 @@ def _sizes(items: Iterable[TextItem], rejects: Rejects, left_out: Counter[str]) 
 
 
 def _counts(path: Path, unknown_id: int | None) -> dict[str, int]:
-    """What a shard holds, for `corpus.json`."""
+    """Counts of a shard, for `corpus.json`."""
     shard = _open_shard(path)
     sentences = pc.list_value_length(shard["lengths"]).to_numpy()  # (documents,)
     ids = pc.list_flatten(shard["ids"]).to_numpy()  # (tokens,)

@@ -21,9 +21,6 @@ PARQUET = b"PAR1"
 NOT_TRAIN, COPY = "not of the train split", "a copy of an earlier one"
 
 
-# Files
-
-
 def files_of(source: DocumentSource) -> list[Path]:
     """The file of `source`, or those in its folder that can be read, by name. Raises RequestError for none."""
     path = Path(source.path)
@@ -45,9 +42,9 @@ def files_of(source: DocumentSource) -> list[Path]:
 def read_all(files: Files, reasons: Mapping[tuple[int, int], str], shown: bool = False) -> Iterator[TextItem]:
     """Streams the documents of all files.
 
-    Of equal texts of one group, a patient's for example, the first is read alone; 70 bytes are kept of each.
+    Of equal texts of one group, a patient's for example, only the first is read; memory has 70 bytes of each text.
 
-    reasons: why records are left out, as `outdated` finds them. shown: whether progress is.
+    reasons: of records to leave out, by file and number, as `outdated` gives them. shown: show the progress.
     """
     seen = set[int]()
     with progress("reading documents", len(files), "files", shown=shown) as bar:
@@ -65,7 +62,7 @@ def read_all(files: Files, reasons: Mapping[tuple[int, int], str], shown: bool =
 def read_documents(source: DocumentSource, file: Path) -> Iterator[TextItem]:
     """Streams the documents of one file of `source`.
 
-    Raises RequestError for what concerns the whole file: it is not there, cut off, or not what it should be.
+    Raises RequestError for a whole file that is missing, cut off, or of another format.
     """
     match source.format or format_of(file):
         case None:
@@ -79,9 +76,6 @@ def read_documents(source: DocumentSource, file: Path) -> Iterator[TextItem]:
             return read_papers(file)
         case _:
             return read_table(source, file)
-
-
-# Tables and plain text
 
 
 def read_table(source: DocumentSource, file: Path) -> Iterator[TextItem]:
@@ -125,7 +119,7 @@ def read_table(source: DocumentSource, file: Path) -> Iterator[TextItem]:
 
 
 def _has_splits(table: Table, text: Column) -> bool:
-    """Whether a record has a split: of JSON lines any one, of other formats the first."""
+    """True where a record has a split: any one of JSON lines, the first one of other formats."""
     records = (row for row in rows(table, [text], optional=[SPLIT]) if isinstance(row, Record))
     return any(row.values[-1] is not ABSENT for row in islice(records, None if table.file_format == "jsonl" else 1))
 

@@ -1,6 +1,6 @@
-"""The sequences that a model reads, and which of their tokens are hidden from it, and by what.
+"""Sequences that a model reads, with masked tokens.
 
-Masks are a function of (seed, epoch, item, place) and of nothing else.
+Masks are a function of (seed, epoch, item, position) and of nothing else.
 """
 
 import string
@@ -25,26 +25,27 @@ from domain.sampling import uniform_draws
 Floats = NDArray[np.float64]
 
 WORD_MARKS = ("▁", "Ġ")
-DRAWS = 3  # whether a word is masked, the kind of replacement, the random token
+DRAWS = 3  # masked or not, kind of replacement, random token
 
 
 class WordStarts:
-    """Which pieces begin a word, for masking of whole words.
+    """Marks subwords that begin a word, for masking of whole words.
 
     `WordStarts(tokenizer)(ids)` is bool (tokens,) for ids (tokens,) of neighbouring tokens; the first is always True.
-    WordPiece marks the pieces that continue a word (`##`). SentencePiece and byte-level vocabularies mark those that
-    begin one (`▁`, `Ġ`); there punctuation is a word of its own, as it is for BERT, and so begins what follows it.
+    For a WordPiece vocabulary, `acute ki ##dney` gives True, True, False.
+    WordPiece marks the subwords that continue a word (`##`). SentencePiece and byte-level vocabularies mark those that
+    begin one (`▁`, `Ġ`); there a punctuation sign is a word, as for BERT, and the subword after it begins one.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         rules = tokenizer.backend_tokenizer
-        pieces = [rules.id_to_token(number) or "" for number in range(len(tokenizer))]
-        stands_alone = np.zeros(len(pieces), bool)
+        subwords = [rules.id_to_token(number) or "" for number in range(len(tokenizer))]
+        stands_alone = np.zeros(len(subwords), bool)
         if isinstance(rules.model, WordPiece):
-            begins = [not piece.startswith(rules.model.continuing_subword_prefix) for piece in pieces]
+            begins = [not subword.startswith(rules.model.continuing_subword_prefix) for subword in subwords]
         else:
-            begins = [piece.startswith(WORD_MARKS) for piece in pieces]
-            texts = rules.decode_batch([[number] for number in range(len(pieces))], skip_special_tokens=False)
+            begins = [subword.startswith(WORD_MARKS) for subword in subwords]
+            texts = rules.decode_batch([[number] for number in range(len(subwords))], skip_special_tokens=False)
             stripped = (text.strip() for text in texts)
             signs = string.punctuation  # and what Unicode calls so: punctuation as BERT has it
             stands_alone |= [
@@ -54,12 +55,12 @@ class WordStarts:
         stands_alone[[*tokenizer.added_tokens_decoder, *tokenizer.all_special_ids]] = True
         self._begins = np.array(begins) | stands_alone  # (vocabulary,)
         self._stands_alone = stands_alone  # (vocabulary,)
-        self._is_mark = np.array([piece in WORD_MARKS for piece in pieces])  # (vocabulary,)
+        self._is_mark = np.array([subword in WORD_MARKS for subword in subwords])  # (vocabulary,)
 
     def __call__(self, ids: NDArray[np.integer]) -> NDArray[np.bool_]:
         starts: NDArray[np.bool_] = self._begins[ids]  # (tokens,)
         starts[1:] |= self._stands_alone[ids[:-1]]
-        starts[1:] &= ~self._is_mark[ids[:-1]]  # a mark that is a piece of its own marks the next one
+        starts[1:] &= ~self._is_mark[ids[:-1]]  # a mark that is a subword by itself belongs to the next one
         starts[:1] = True
         return starts
 
@@ -67,11 +68,11 @@ class WordStarts:
 class Masker:
     """Chooses tokens and replaces them.
 
-    Every word is chosen with the same chance, whatever its length and whatever else is chosen.
+    Every word has the same probability, independent of its length and of other words.
 
-    maskable: which ids may be masked, and put in for others: all but special and protected ones, (vocabulary,).
-    word_starts: ids of neighbouring tokens -> which of them begin a word, as what is not maskable always does; None
-        makes each token a word.
+    maskable: true for ids that may be masked and may replace others: all but special and protected ones, (vocabulary,).
+    word_starts: ids of neighbouring tokens → true for those that begin a word, as those that are not maskable always
+        do; None makes each token a word.
     """
 
     def __init__(
@@ -85,11 +86,11 @@ class Masker:
         self._replacements = np.flatnonzero(maskable)
 
     def __call__(self, ids: Integers, draws: Floats) -> tuple[Integers, Booleans]:
-        """`ids` of sequences, end to end, as the model shall see them, and which are masked, (tokens,) each.
+        """`ids` of sequences, end to end, with replacements, and true for masked ones, (tokens,) each.
 
         draws: from 0 to 1, (tokens, DRAWS).
         """
-        word_start = np.arange(len(ids))  # the place at which each token's word begins, (tokens,)
+        word_start = np.arange(len(ids))  # the position at which each token's word begins, (tokens,)
         if self.word_starts is not None:
             word_start = np.maximum.accumulate(np.where(self.word_starts(ids), word_start, 0))
         chosen = self.maskable[ids] & (draws[word_start, 0] < self.settings.share)
@@ -122,24 +123,24 @@ class Sequences:
     def batch(self, items: Items, chosen: batches.Items, seed: int, epoch: int) -> Batch:
         """The micro-batch of the `chosen` of an epoch's items; its masks depend on seed, epoch and item alone.
 
-        inputs: input_ids, attention_mask and token_type_ids, (batch, tokens); masked, the places of masked tokens in
-            the flattened batch, and masked_ids, their own ids, (masked,); is_random, (batch,).
+        inputs: input_ids, attention_mask and token_type_ids, (batch, tokens); masked, the positions of masked
+            tokens in the flattened batch, and masked_ids, their ids, (masked,); is_random, (batch,).
         """
         starts, tokens, lengths = items.starts[chosen], items.tokens[chosen], items.lengths[chosen]
         ids = np.concatenate([self.ids(start, count) for start, count in zip(starts, tokens, strict=True)])
         rows = np.repeat(np.arange(len(chosen)), lengths)
-        places = within(lengths)
-        seen, masked = ids, np.zeros(len(ids), dtype=bool)
+        positions = within(lengths)
+        replaced, masked = ids, np.zeros(len(ids), dtype=bool)
         if "mlm" in self.objectives:
-            seen, masked = self.masker(ids, uniform_draws(seed, epoch, chosen[rows], places, DRAWS))
+            replaced, masked = self.masker(ids, uniform_draws(seed, epoch, chosen[rows], positions, DRAWS))
         width, begins = int(lengths.max()), np.cumsum(lengths) - lengths
-        input_ids, mask = pad_rows(seen, begins, lengths, width, self.pad)
-        types, _ = pad_rows((places > tokens[rows, 0] + 1).astype(np.int64), begins, lengths, width, 0)
+        input_ids, mask = pad_rows(replaced, begins, lengths, width, self.pad)
+        types, _ = pad_rows((positions > tokens[rows, 0] + 1).astype(np.int64), begins, lengths, width, 0)
         inputs = {
             "input_ids": torch.from_numpy(input_ids),
             "attention_mask": torch.from_numpy(mask.astype(np.int64)),
             "token_type_ids": torch.from_numpy(types),
-            "masked": torch.from_numpy((rows * width + places)[masked]),
+            "masked": torch.from_numpy((rows * width + positions)[masked]),
             "masked_ids": torch.from_numpy(ids[masked]),
             "is_random": torch.from_numpy(items.is_random[chosen].astype(np.int64)),
         }
@@ -147,7 +148,7 @@ class Sequences:
         return Batch(inputs, {objective: counts[objective] for objective in self.objectives})
 
     def ids(self, starts: Integers, tokens: NDArray[np.int32]) -> Integers:
-        """The ids of one item, special ones among them."""
+        """The ids of one item, with special ones."""
         segments = [self.corpus.tokens(*span) for span in zip(starts.tolist(), (starts + tokens).tolist(), strict=True)]
         ended = [part for segment in segments if len(segment) for part in (segment, [self.sep])]
         return np.concatenate([[self.cls], *ended], dtype=np.int64)

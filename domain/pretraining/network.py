@@ -1,4 +1,4 @@
-"""The network with heads for masked words and next sentences, its new tokens, and the folder that it is saved to."""
+"""The network with heads for masked words and next sentences, and new tokens for words of a domain."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -65,19 +65,19 @@ class Pretraining(nn.Module):
 def losses(logits: Mapping[Objective, Tensor], inputs: Mapping[str, Tensor]) -> dict[Objective, Tensor]:
     """Cross-entropy in nats: `mlm` of each masked token, (masked,), and `nsp` of each pair, (batch,)."""
     return {
-        name: cross_entropy(each.to(promote_types(each.dtype, float32)), inputs[LABELS[name]], reduction="none")
-        for name, each in logits.items()
+        name: cross_entropy(scores.to(promote_types(scores.dtype, float32)), inputs[LABELS[name]], reduction="none")
+        for name, scores in logits.items()
     }
 
 
-Pieces = dict[int, list[int]]
-"""The id of each new token, and the ids that its text had before."""
+OldSubwords = dict[int, list[int]]
+"""The id of each new token, and the ids of the subwords that its text had before."""
 HEADS: dict[str, dict[Objective, tuple[str, ...]]] = {
     "bert": {"mlm": ("cls.predictions",), "nsp": ("bert.pooler", "cls.seq_relationship")},
     "distilbert": {"mlm": ("vocab_transform", "vocab_layer_norm", "vocab_projector")},
     **{kind: {"mlm": ("lm_head",)} for kind in ("roberta", "xlm-roberta", "camembert", "mpnet")},
 }
-"""What belongs to which objective alone, by kind of network."""
+"""Parameters that only one objective uses, by kind of network."""
 POOLER = "bert.pooler.dense.weight"
 NAMES: dict[Objective, str] = {"mlm": "masked words", "nsp": "next sentences"}
 
@@ -85,8 +85,8 @@ NAMES: dict[Objective, str] = {"mlm": "masked words", "nsp": "next sentences"}
 def start_network(settings: PretrainSettings, cache: Cache) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """The network before its first step, with a head for each objective, and its tokenizer, with the new tokens.
 
-    Raises RequestError for a base without heads for these objectives, has fewer positions than `max_tokens`, or a
-    tokenizer that does not fit it.
+    Raises RequestError for a base without heads for these objectives, with fewer positions than `max_tokens`, or with
+    a tokenizer that does not fit it.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
@@ -101,8 +101,8 @@ def start_network(settings: PretrainSettings, cache: Cache) -> tuple[PreTrainedM
             network, tokenizer = _load(settings.base, settings.objectives, cache)
     check_vocabulary(tokenizer, network.config.vocab_size)
     words, marks = read_words(settings.new_tokens), read_words(settings.protected_tokens)
-    tokenizer, pieces = with_new_tokens(tokenizer, words, marks)
-    give_embeddings(network, pieces)
+    tokenizer, subwords = with_new_tokens(tokenizer, words, marks)
+    give_embeddings(network, subwords)
     positions = position_limit(network)
     if positions is not None and settings.max_tokens > positions:
         raise RequestError(
@@ -140,11 +140,8 @@ def _load(source: str, objectives: list[Objective], cache: Cache) -> tuple[PreTr
     return network, load_tokenizer(folder.path, model.layout.lower_case)
 
 
-# New words of a domain that become one token each
-
-
 def read_words(words: list[str] | InputFile) -> list[str]:
-    """The words of a setting, or of a file with one in each line; empty lines are passed over."""
+    """The words of a setting, or of a file with one in each line; empty lines are skipped."""
     if isinstance(words, list):
         return words
     try:
@@ -160,11 +157,11 @@ def read_words(words: list[str] | InputFile) -> list[str]:
 
 def with_new_tokens(
     tokenizer: PreTrainedTokenizerFast, words: Sequence[str], marks: Sequence[str]
-) -> tuple[PreTrainedTokenizerFast, Pieces]:
-    """A tokenizer in which every word and mark is one token; what is one already stays as it is.
+) -> tuple[PreTrainedTokenizerFast, OldSubwords]:
+    """A tokenizer in which every word and mark is one token; one that is a token already stays as it is.
 
-    words: of text; they join a WordPiece vocabulary, and are pieces of longer words too.
-    marks: such as `[NAME]`; they are found before text is cut into words, and are never masked.
+    words: words of text; they join a WordPiece vocabulary, and are subwords of longer words too.
+    marks: tokens such as `[NAME]`, which are matched before text is cut into words, and are never masked.
     Raises RequestError for words that the vocabulary cannot hold.
     """
     old, rules = plain_rules(tokenizer), plain_rules(tokenizer)
@@ -181,15 +178,15 @@ def with_new_tokens(
     new = rules.get_vocab().items() - old.get_vocab().items()
     if words or marks:
         given = f"{len(words) + len(marks):,} new tokens and protected tokens"
-        log(f"vocabulary: {len(new):,} of {given} are added, the others were there")
+        log(f"vocabulary: {len(new):,} of {given} are added, the others exist already")
     return as_fast(rules, tokenizer), {number: old.encode(text, add_special_tokens=False).ids for text, number in new}
 
 
 def _with_words(rules: Tokenizer, words: Sequence[str], marks: Sequence[str]) -> WordPiece:
     """The vocabulary with words, as it normalizes them, and marks at its end.
 
-    All added tokens are in it, or they would get other ids on loading. Raises RequestError for words that text is cut
-    up in before.
+    All added tokens are in it, or they would get other ids on loading. Raises RequestError for words that the
+    tokenizer cuts before it searches its vocabulary.
     """
     normalizer, cut = rules.normalizer, rules.pre_tokenizer
     normalized = [normalizer.normalize_str(word) if normalizer else word for word in words]
@@ -211,11 +208,11 @@ def _with_words(rules: Tokenizer, words: Sequence[str], marks: Sequence[str]) ->
 
 
 @torch.no_grad()
-def give_embeddings(network: PreTrainedModel, pieces: Pieces) -> None:
-    """Gives each new token, in `network`, the mean embedding and output bias of its old pieces."""
-    if max(pieces, default=0) >= network.config.vocab_size:
-        network.resize_token_embeddings(max(pieces) + 1, mean_resizing=False)
+def give_embeddings(network: PreTrainedModel, subwords: OldSubwords) -> None:
+    """Gives each new token, in `network`, the mean embedding and output bias of its old subwords."""
+    if max(subwords, default=0) >= network.config.vocab_size:
+        network.resize_token_embeddings(max(subwords) + 1, mean_resizing=False)
     tables: list[Any] = [network.get_input_embeddings(), network.get_output_embeddings()]
     for rows in (tables[0].weight, tables[1].weight, tables[1].bias):  # tied ones twice, which changes nothing
-        for number, old in pieces.items():
+        for number, old in subwords.items():
             rows[number] = rows[old].mean(dim=0)

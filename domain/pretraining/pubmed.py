@@ -1,8 +1,8 @@
-"""Documents of XML: abstracts of MEDLINE/PubMed and articles of PubMed Central (JATS), alone or in a tar.
+"""Documents of XML: abstracts of MEDLINE/PubMed and articles of PubMed Central (JATS), as single files or in a tar.
 
 expat reads it and fetches nothing: external entities and DTDs are not followed, and one that is used is an error, as is
 an internal one that grows beyond bounds ("billion laughs"; expat 2.4 and later). Named characters of HTML, which JATS
-takes from its DTD, are known without it.
+takes from its DTD, are built in.
 """
 
 import html.entities
@@ -35,7 +35,7 @@ NAMED_CHARACTERS = {name[:-1]: text for name, text in html.entities.html5.items(
 BREAK, RAISED, LOWERED, SHIFT_END = "\0", "\1", "\2", "\3"  # not allowed in XML
 SHIFTED = {"sup": RAISED, "sub": LOWERED}
 SECOND_IN_MATHML = {"msup": "^", "msub": LOWERED, "mfrac": "/"}
-"""What stands between the first and the second part of a formula: x^2, 1/2."""
+"""The sign between the first and the second part of a formula: x^2, 1/2."""
 DIGITS_MEET = re.compile(rf"(?<=\d){SHIFT_END}+(?=\d)")
 EXPONENT = re.compile(rf"(?<=\d){RAISED}\s*(?=[+−–-]?\d)")
 INDEX = re.compile(rf"(?<=\d){LOWERED}\s*(?=\d)")
@@ -53,8 +53,8 @@ def read_papers(file: Path) -> Iterator[TextItem]:
     """Streams the documents of an XML file or of a tar of such files; memory holds one at a time.
 
     Broken XML makes an article that is a file of its own unusable; in a collection nothing after it can be read.
-    Raises RequestError for that, and for a file that is cut off or neither MEDLINE nor JATS; in a tar such a one is
-    unusable.
+    Raises RequestError for that, and for a file that is cut off or neither MEDLINE nor JATS; in a tar such a member is
+    rejected.
     """
     for element in _elements(file, READERS):
         yield element if isinstance(element, Rejected) else READERS[_tag(element)](element)
@@ -83,16 +83,16 @@ def _elements(file: Path, tags: Container[str]) -> Iterator[Element | Rejected]:
 
 
 def _is_paper(member: tarfile.TarInfo) -> bool:
-    """Whether it is XML, and not hidden, as what a Mac packs beside each file (`._a.xml`) is."""
+    """True for XML that is not hidden, as the companion of each file in an archive of a Mac is (`._a.xml`)."""
     path = PurePosixPath(member.name)
     is_hidden = any(part[0] == "." for part in path.parts)
     return member.isfile() and path.suffix.lower() in (".xml", ".nxml") and not is_hidden
 
 
 class _Limited:
-    """A stream of XML that ends the work where one document takes more than `LONGEST_LINE` of it, as it is held whole.
+    """A stream of XML with at most `LONGEST_LINE` bytes a document, as a document is in memory as a whole.
 
-    left: bytes until then.
+    left: bytes until an error.
     """
 
     def __init__(self, stream: IO[bytes], name: str) -> None:
@@ -166,14 +166,14 @@ def _citation(element: Element) -> TextItem:
 def _article(element: Element) -> TextItem:
     """The paragraphs of the body of a JATS article, without headings, figures, tables and marks of references."""
     ids = element.iterfind("{*}front/{*}article-meta/{*}article-id")
-    names = {found.get("pub-id-type"): found.text for found in ids}
+    names = {number.get("pub-id-type"): number.text for number in ids}
     name = next(filter(None, map(names.get, ("pmcid", "pmc", "pmid", "doi"))), "")
     body = element.find("{*}body")
     return _document([] if body is None else _paragraphs(body), name)
 
 
 def _paragraphs(body: Element) -> list[str]:
-    for element in reversed(list(body.iter())):  # what is inside another comes first
+    for element in reversed(list(body.iter())):  # inner elements first
         if _tag(element) in NOT_PROSE or _is_reference(element):
             tail = element.tail
             element.clear()
@@ -225,18 +225,16 @@ READERS: dict[str, Callable[[Element], TextItem]] = {
 }
 
 
-# Revised records of PubMed
-
 REVISED, DELETED = "revised in a newer record", "deleted from PubMed"
 PUBMED_FILE = re.compile(r"pubmed(\d\d)n(\d+)\.xml")  # the year, and a number that runs through baseline and updates
 CITATION_COLUMNS = ["item", "number", "version", "is_deletion"]
 
 
 def outdated(files: Files) -> dict[tuple[int, int], str]:
-    """The records in XML files that PubMed has revised or deleted, with the reason: by the places of file and item.
+    """The records in XML files that PubMed has revised or deleted, with the reason, by numbers of file and item.
 
-    Items are those of `read_papers`, from 1. The highest version of a citation is kept, and of equal ones that of the
-    newest file; files are as old as PubMed's names, others as they are ordered.
+    Items are those of `read_papers`, from 1. Only the highest version of a citation is read, and of equal versions that
+    of the newest file, by PubMed's file names, else by the order of files.
     """
     papers = {place: path for place, (source, path) in enumerate(files) if (source.format or format_of(path)) == "xml"}
     if not papers:
@@ -257,7 +255,7 @@ def outdated(files: Files) -> dict[tuple[int, int], str]:
 
 
 def _citations(file: Path) -> Iterator[tuple[int, int, int, bool]]:
-    """`CITATION_COLUMNS` of the citations of a file and of those that it deletes, which count to the item before."""
+    """`CITATION_COLUMNS` of a file's citations and of deletions, which have the number of the item before."""
     item = 0
     for element in _elements(file, {*READERS, DELETE_CITATION}):
         is_deletion = isinstance(element, Element) and _tag(element) == DELETE_CITATION
@@ -269,5 +267,5 @@ def _citations(file: Path) -> Iterator[tuple[int, int, int, bool]]:
 
 
 def _age(file: Path) -> tuple[int, int]:
-    found = PUBMED_FILE.match(file.name)
-    return (int(found[1]), int(found[2])) if found else (-1, 0)
+    name = PUBMED_FILE.match(file.name)
+    return (int(name[1]), int(name[2])) if name else (-1, 0)

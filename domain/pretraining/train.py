@@ -35,12 +35,12 @@ from domain.pretraining.settings import Objective, PretrainSettings
 
 Floats = NDArray[np.floating]
 
-SEED = 0  # whatever seed a training has, its held-out pairs and masks are the same
+SEED = 0  # held-out pairs and masks do not depend on the seed of a training
 CRITERION = "log_likelihood"
 
 
 class HeldOut:
-    """Held-out items, and what a model scores on them."""
+    """Held-out items, and the metrics of a model on them."""
 
     def __init__(
         self, items: Items, sequences: Sequences, settings: PretrainSettings, precision: ComputePrecision
@@ -48,7 +48,7 @@ class HeldOut:
         self.items, self.sequences, self.settings, self.precision = items, sequences, settings, precision
 
     def metrics(self, model: Pretraining, process_group: ProcessGroup = SINGLE_PROCESS) -> Metrics:
-        """Each objective's metrics with a 95 % interval over documents (a pair is of its first segment's).
+        """Each objective's metrics with a 95 % interval over documents; a pair belongs to that of its first segment.
 
         `mlm_loss` in nats, `mlm_perplexity`, `mlm_accuracy`, `nsp_loss`, `nsp_accuracy`; and `log_likelihood`, minus
         the sum of the losses, which chooses the best weights.
@@ -59,12 +59,12 @@ class HeldOut:
             if name == "mlm":
                 metrics |= with_interval("mlm_perplexity", _perplexity, loss, count)
             metrics |= with_interval(f"{name}_accuracy", _mean, hits, count)
-        found = [metrics[f"{name}_loss"] for name in model.objectives]
-        return {**metrics, CRITERION: -float(sum(loss for loss in found if loss is not None))}
+        means = [metrics[f"{name}_loss"] for name in model.objectives]
+        return {**metrics, CRITERION: -float(sum(loss for loss in means if loss is not None))}
 
     @torch.inference_mode()
     def _sums(self, model: Pretraining, process_group: ProcessGroup) -> dict[Objective, NDArray[np.float64]]:
-        """By objective and document: summed losses, hits, and how many there were, (3, documents)."""
+        """Sums of losses, of hits and of labels for each objective, (3, documents)."""
         documents = np.unique(self.items.documents, return_inverse=True)[1]  # (items,)
         sums = {name: np.zeros((3, documents.max() + 1)) for name in model.objectives}
         was_training, device = model.training, next(model.parameters()).device
@@ -83,8 +83,8 @@ class HeldOut:
                 for total, values in zip(sums[name], columns, strict=True):
                     np.add.at(total, owners[name], values.cpu().numpy())
         model.train(was_training)
-        shares = gather(sums, process_group)
-        return {name: np.sum([share[name] for share in shares], axis=0) for name in sums}
+        parts = gather(sums, process_group)
+        return {name: np.sum([part[name] for part in parts], axis=0) for name in sums}
 
 
 def _mean(total: Floats, count: Floats) -> float | None:
@@ -97,9 +97,9 @@ def _perplexity(loss: Floats, count: Floats) -> float | None:
 
 
 def pretrain(settings: PretrainSettings, folder: Path, cache: Cache | None = None) -> Metrics:
-    """The stage outside of a recipe: writes `folder/model`, returns the metrics; stopped and called again, it resumes.
+    """Runs the stage without a recipe: writes `folder/model` and returns the metrics; a stopped call resumes.
 
-    cache: keeps the prepared corpus, for other trainings too; `folder/cache` when there is none.
+    cache: folder of the prepared corpus, for other trainings too; `folder/cache` when absent.
     """
     return run_alone(run, settings, folder, cache)
 
@@ -135,14 +135,14 @@ def run(settings: PretrainSettings, context: StageContext) -> Metrics:
 
 
 def draw_items(text: Text, settings: PretrainSettings, seed: int, epoch: int) -> Items:
-    """The items of an epoch: pairs for next sentences, else packed sentences, in every epoch the same."""
+    """The items of an epoch: pairs for next sentences, else packed sentences, the same in every epoch."""
     if "nsp" in settings.objectives:
         return draw_pairs(text, settings.max_tokens, settings.short_share, seed, epoch)
     return pack(text, settings.max_tokens)
 
 
 class PretrainingTask:
-    """Masked words and next sentences, as the training loop asks for them."""
+    """The training loop's task of masked words and next sentences."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class PretrainingTask:
         return self.sequences.batch(self._items(epoch), items, self.settings.seed, epoch)
 
     def loss(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
-        return {name: each.sum() for name, each in losses(model(batch.inputs), batch.inputs).items()}
+        return {name: loss.sum() for name, loss in losses(model(batch.inputs), batch.inputs).items()}
 
     def evaluate(self, process_group: ProcessGroup = SINGLE_PROCESS) -> Metrics:
         return self.held_out.metrics(self.model, process_group) if self.held_out else {}

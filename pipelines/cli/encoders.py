@@ -422,7 +422,7 @@ def _written(
     from bertrelay.sources import model_folder
 
     located = settings.model_copy(update={"model": ModelSource.parse(str(model_folder(settings.model).resolve()))})
-    with stopping_at_once("nothing is left of it"):
+    with stopping_at_once("no output was written"):
         return write_model(run, located, output, metrics_file)
 
 

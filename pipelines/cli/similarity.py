@@ -212,7 +212,7 @@ def _write(
     if columns is not None:
         head |= {"rows": rows, "columns": columns}
     count, drawn = 0, []
-    with stopping_at_once("nothing is left of it"), ExitStack() as opened:
+    with stopping_at_once("no output was written"), ExitStack() as opened:
         table = None
         if options.csv:
             building = opened.enter_context(atomic_write(options.csv))

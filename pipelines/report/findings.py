@@ -1,4 +1,4 @@
-"""What the folder of a stage has to be shown beside its metrics: tables, charts and marked text, by subject."""
+"""Sections of the report from a stage's files: tables, charts and marked text, by subject."""
 
 import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ ANSWER_SLICES = {"answer_words": "By the length of the right answer", "position"
 SLICE_METRICS = ("exact_match", "f1")
 
 ORDER = ("model", "note_length", "tfidf", "model, calibrated")
-"""Whose line has which colour, in every chart the same; a baseline's is only drawn once."""
+"""Line colours by model, the same in every chart; a baseline is drawn once."""
 CALIBRATED = ", calibrated"
 CALIBRATIONS = ("model", *(f"{name}{CALIBRATED}" for name in ORDER[:3]))
 MEANS = {"mean_calibrated": "mean calibrated probability", "mean_probability": "mean probability"}

@@ -20,7 +20,7 @@ ENDINGS = ("_low", "_high", "_deviation")
 
 @dataclass(frozen=True)
 class MetricValue:
-    """A metric, and what is known of its precision: a 95 % interval, or the deviation over seeds."""
+    """A metric with its 95 % interval, or its standard deviation over seeds."""
 
     value: float | None
     low: float | None = None

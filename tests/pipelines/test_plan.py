@@ -58,7 +58,7 @@ def test_everything_runs_the_first_time_and_is_skipped_the_second(lesson, go, pl
     assert set(planned(lesson).values()) == {("SKIP",)}
 
 
-def test_a_changed_setting_is_why_its_stage_and_what_hangs_on_it_run(lesson, go, planned):
+def test_a_changed_setting_runs_its_stage_and_its_dependents(lesson, go, planned):
     go(lesson, "student.epochs=6")
     assert planned(lesson, "student.epochs=8") == {
         "teacher": ("SKIP",),
@@ -106,7 +106,7 @@ def test_verify_finds_what_a_file_system_without_times_hides(lesson, tmp_path, m
     assert planned(lesson, verify=True)["teacher"][0] == "RUN"
 
 
-def test_a_damaged_output_is_made_again_and_what_hangs_on_it_is_not(lesson, go, planned, runs):
+def test_a_damaged_output_is_made_again_and_its_dependents_are_not(lesson, go, planned, runs):
     go(lesson)
     weights = runs / "lesson/teacher/latest/model/weights.txt"
     changed = "model/weights.txt was changed after it was written"

@@ -151,7 +151,7 @@ def test_the_seed_of_the_recipe_reaches_stages_that_write_none(write_recipe):
     assert settings(read(path, "vars.number=3", "seed=9"), "student").seed == 9
 
 
-def test_seeds_repeat_a_stage_and_what_hangs_on_it(write_recipe):
+def test_seeds_repeat_a_stage_and_its_dependents(write_recipe):
     recipe = read(
         write_recipe("""
         seeds = [1, 2]
@@ -329,7 +329,7 @@ base = { layers = 2, dim = 16, heads = 2, vocabulary = 300 }
         (TEACHER.replace('path = "."', 'path = "x\\u0000"'), r"train\[0\]\.path: expected the path .*null byte"),
     ],
 )
-def test_what_a_run_would_break_on_is_a_mistake_of_the_recipe(text, message, write_recipe):
+def test_what_would_break_a_run_makes_an_invalid_recipe(text, message, write_recipe):
     with pytest.raises(RequestError, match=message):
         read_recipe(write_recipe(text), registry.REGISTRY)
 

@@ -1,6 +1,6 @@
-"""Checks annotated files before training on them: what is sound, what is doubtful, and what will not do.
+"""Checks annotated files before training on them; each check passes, warns or fails.
 
-Each file is read as a stream; of a sentence or a document only a hash is kept, by which equal ones are found.
+Each file is read as a stream; of a sentence or a document only a hash, a file and a line stay in memory.
 """
 
 from collections import Counter
@@ -58,9 +58,9 @@ AT_ONCE = 1000
 
 @dataclass
 class EntitySurvey:
-    """What one pass over a file has counted.
+    """Counts of one pass over a file.
 
-    used: sentences of CoNLL, documents of other formats: what is used or unusable as a whole, as in training.
+    used: sentences of CoNLL, documents of other formats, which are used or rejected as a whole, as in training.
     untaggable: entities that tags of words cannot represent (see `Example`).
     in_entities: tokens of entities; divided: those that raw text divides.
     """
@@ -78,7 +78,7 @@ class EntitySurvey:
     subwords: list[int] = field(default_factory=list)
 
     def add(self, document: Document, doubtful: Iterable[Doubtful]) -> bool:
-        """Counts the entities of a document that are not as they should be; returns whether the document is usable."""
+        """Counts the misplaced and doubtful entities of a document; returns true for a usable document."""
         for each in document.misplaced:
             self.note(each.reason, each.entity, document, each.file, each.line)
         if document.misplaced:
@@ -89,7 +89,7 @@ class EntitySurvey:
         return True
 
     def note(self, kind: str, entity: Entity, document: Document, file: str = "", line: int = 0) -> None:
-        """Counts an entity of one kind, and keeps its place."""
+        """Counts an entity of one kind, and notes its place."""
         self.kinds[kind] += 1
         if self.kinds[kind] <= MOST_PLACES:
             text = "" if is_sensitive() else shown_id(document.text[max(entity.start, 0) : max(entity.end, 0)])
@@ -150,9 +150,6 @@ def check(
     ]
 
 
-# Reading a file
-
-
 def _sentences(
     records: Iterable[AnnotatedRecord | Rejected], split: Split, found: EntitySurvey, documents: Occurrences
 ) -> Iterator[tuple[Sequence[str], str, int]]:
@@ -178,9 +175,6 @@ def _sentences(
                 found.divided += divided_tokens([example])
                 if example.tokens:
                     yield example.tokens, record.origin.file, record.origin.line
-
-
-# Findings
 
 
 def _records(surveys: Surveys) -> Finding:
@@ -222,7 +216,7 @@ def _spans(surveys: Surveys) -> Finding:
 
 
 def _raw_text(surveys: Surveys) -> Finding:
-    """Tokens of the training data that no raw text has."""
+    """Tokens of the training data that raw text, split into words, does not have."""
     trained = surveys.get("train", next(iter(surveys.values())))
     summary = divided_summary(trained.divided, trained.in_entities)
     good = "entities consist of words as raw text is split into them"
@@ -246,7 +240,7 @@ def _tags(surveys: Surveys) -> Finding:
 
 
 def _types(surveys: Surveys) -> Finding:
-    """Which types there are; those of dev and test must occur in train, and train and dev must have some."""
+    """Types of each split; those of dev and test must occur in train, and train and dev must have some."""
     types = {split: set(found.entities) for split, found in surveys.items()}
     known = types.get("train", set[str]().union(*types.values()))
     unknown = {split: sorted(names - known) for split, names in types.items() if names - known}

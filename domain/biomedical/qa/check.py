@@ -1,6 +1,6 @@
-"""Checks questions before training on them: what is sound, what is doubtful, and what will not do.
+"""Checks questions before training on them; each check passes, warns or fails.
 
-Each file is read as a stream; of a question or a context only a hash is kept, by which equal ones are found.
+Each file is read as a stream; of a question or a context only a hash, a file and a line stay in memory.
 """
 
 from array import array
@@ -47,7 +47,7 @@ AT_ONCE = 1000
 
 
 class ModelTraining(NamedTuple):
-    """How a training reads questions that is given no `max_tokens` and no `overlap`."""
+    """The splitter and the windows of a training without `max_tokens` and `overlap`."""
 
     splitter: "PairSplitter"
     max_tokens: int
@@ -55,7 +55,7 @@ class ModelTraining(NamedTuple):
 
     @classmethod
     def of(cls, model: str) -> "ModelTraining":
-        """Of a model folder or hub id; only its tokenizer and configuration are read."""
+        """For a model folder or hub id; only its tokenizer and configuration are read."""
         from bertrelay.model.heads import read_tokenizer, window_size
         from domain.biomedical.qa.subwords import PairSplitter
 
@@ -65,7 +65,7 @@ class ModelTraining(NamedTuple):
 
 
 class Values(NamedTuple):
-    """What questions of several splits may share: themselves, contexts, articles and pools of snippets."""
+    """Values that splits may share: questions with their contexts, contexts, articles and pools of snippets."""
 
     asked: Occurrences
     contexts: Occurrences
@@ -75,7 +75,7 @@ class Values(NamedTuple):
 
 @dataclass
 class QuestionSurvey:
-    """What one pass over a file has counted; each context is counted and measured once.
+    """Counts of one pass over a file; each context is counted and measured once.
 
     counts: `questions`, `impossible`, `unlabelled`, `longer` (than their contexts); how answers were
         placed; questions that a training would leave out, by reason.
@@ -99,7 +99,7 @@ class QuestionSurvey:
         return self.counts["questions"] + len(self.unusable)
 
     def add(self, question: Question) -> bool:
-        """Counts a question; returns whether its context is new."""
+        """Counts a question; returns true for a new context."""
         place = question.file, question.line
         self.values.asked.add(self.split, (question.question, question.context), *place)
         is_new = self.values.contexts.add(self.split, question.context, *place)
@@ -143,7 +143,7 @@ Surveys = Mapping[Split, QuestionSurvey]
 
 
 def are_questions(files: Mapping[Split, Path]) -> bool:
-    """Whether files have questions, by their first keys. Raises RequestError where some do and others do not."""
+    """True for files of questions, by their first keys. Raises RequestError where only some have them."""
     with_questions = [
         str(path)
         for path in files.values()
@@ -151,7 +151,7 @@ def are_questions(files: Mapping[Split, Path]) -> bool:
     ]
     if 0 < len(with_questions) < len(files):
         names = ", ".join(with_questions)
-        raise RequestError(f"{names}: expected files of one kind, found questions here alone. Check them separately.")
+        raise RequestError(f"{names}: expected files of one kind, found questions only here. Check them separately.")
     return bool(with_questions)
 
 
@@ -201,15 +201,12 @@ def _survey(
     return survey
 
 
-# Findings
-
-
 def _total(surveys: Surveys, *names: str) -> int:
     return sum(survey.counts[name] for survey in surveys.values() for name in names)
 
 
 def _records(surveys: Surveys) -> Iterator[Finding]:
-    """What cannot be used: ids that are there twice, answers that are not at their offsets, all else; alignment."""
+    """Rejected questions, repeated ids, answers that are not at their offsets, and the alignment of answers."""
     whole = sum(survey.records for survey in surveys.values())
     unusable = [row for survey in surveys.values() for row in survey.unusable]
     repeated, misplaced = ([row for row in unusable if row.reason == reason] for reason in (DUPLICATE, NOWHERE))
@@ -242,9 +239,9 @@ def _records(surveys: Surveys) -> Iterator[Finding]:
     found = {"corrected": corrected, "nowhere": lost}
     yield Finding("offsets", severity, "; ".join(offsets) or good, found, places=row_places(misplaced))
 
-    counts: dict[str, float] = {how: _total(surveys, how) for how in ALIGNMENTS}  # of BioASQ's alone
+    counts: dict[str, float] = {alignment: _total(surveys, alignment) for alignment in ALIGNMENTS}  # of BioASQ only
     if answers := sum(counts.values()):
-        summary = "answers in snippets: " + ", ".join(f"{count:,} {how}" for how, count in counts.items())
+        summary = "answers in snippets: " + ", ".join(f"{count:,} {alignment}" for alignment, count in counts.items())
         yield Finding("alignment", "warn" if counts["not found"] > MAX_NOT_FOUND * answers else "good", summary, counts)
 
 

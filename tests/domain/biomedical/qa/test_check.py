@@ -185,7 +185,7 @@ def test_the_command_knows_questions(written, squad):
     document = json.loads(result.stdout)
     assert (result.exit_code, document["severity"], "offsets" in result.stdout) == (0, "good", True)
     assert document["files"] == {split: str(path) for split, path in files.items()}
-    found = {each["check"]: each["counts"] for each in document["checks"]}
+    found = {each["check"]: each["counts"] for each in document["findings"]}
     assert found["offsets"] == {"corrected": 0, "nowhere": 0}
     result = call(squad(asked("q9", ("chill", 2))), "--format", "squad")
     assert (result.exit_code, "fail  offsets" in result.stdout) == (1, True)
