@@ -403,6 +403,12 @@ class AnswererSource(ModelSource):
     kind = "answerer"
 
 
+class PredictorSource(ModelSource):
+    """The `ModelSource` of a model that predicts clinical outcomes."""
+
+    kind = "predictor"
+
+
 class ScorerSource(ModelSource):
     """The `ModelSource` of a network that scores pairs."""
 

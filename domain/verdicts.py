@@ -1,5 +1,7 @@
 """Verdicts on models of clinical outcomes, entities and answers, from the metrics that their stages recorded."""
 
+from collections.abc import Sequence
+
 from bertrelay.evaluation.verdict import Gain, Verdict, counted, difference, gain, judge, measured
 from bertrelay.stage import Metrics
 
@@ -9,10 +11,30 @@ Altman 2016, "Sample size considerations for the external validation of a multiv
 CHANCE = 0.5  # of an AUROC
 BASELINES = {"tfidf": "TF-IDF", "note_length": "the length of the note"}
 MOST = 0.5
+UNCALIBRATED = "_uncalibrated"
+"""In the names of metrics before a recalibration."""
 
 
-def of_outcome(metrics: Metrics) -> Verdict | None:
-    """Of an outcome model: against chance, baselines and the prevalence. None without metrics of a test."""
+def of_evaluated_outcome(metrics: Metrics) -> Verdict | None:
+    """Verdict on an outcome model on other notes than those of its training, before any recalibration on them.
+
+    As `of_outcome`, and a doubt where the interval of observed/expected has no 1 in it.
+    """
+    as_shipped = {name: value for name, value in metrics.items() if name != "recalibration_slope"}
+    as_shipped |= {name.replace(UNCALIBRATED, ""): value for name, value in metrics.items() if UNCALIBRATED in name}
+    low, high = (as_shipped.get(f"observed_expected_{end}") for end in ("low", "high"))
+    doubts = []
+    if low is not None and high is not None and not low <= 1 <= high:
+        ratio = as_shipped["observed_expected"]
+        doubts.append(f"its probabilities are too {'low' if low > 1 else 'high'} here (observed/expected {ratio:.2f})")
+    return of_outcome(as_shipped, doubts)
+
+
+def of_outcome(metrics: Metrics, doubts: Sequence[str] = ()) -> Verdict | None:
+    """Verdict on an outcome model, against chance, baselines and the prevalence; None without metrics of a test.
+
+    doubts: further reasons to warn.
+    """
     if "auroc_macro" in metrics:
         return _of_labels(metrics)
     if "prevalence" not in metrics:
@@ -23,10 +45,11 @@ def of_outcome(metrics: Metrics) -> Verdict | None:
     gains += [difference(metrics, f"auroc_difference/{name}", words) for name, words in BASELINES.items()]
     gains.append(Gain("the prevalence", _gain_over_prevalence(metrics)))
     if admissions is None or events is None:
-        return judge(measured(metrics, "auroc", "AUROC"), gains)
+        return judge(measured(metrics, "auroc", "AUROC"), gains, doubts)
     fewest = min(events, admissions - events)
     whose = "with" if events <= admissions - events else "without"
-    doubts = [f"too few to be sure: {fewest:,} test admissions {whose} the outcome"] if fewest < FEW else []
+    if fewest < FEW:
+        doubts = [*doubts, f"too few to be sure: {fewest:,} test admissions {whose} the outcome"]
     auroc = measured(metrics, "auroc", "AUROC") or "No AUROC"
     return judge(f"{auroc} on {admissions:,} test admissions, {events:,} with the outcome", gains, doubts)
 

@@ -70,6 +70,7 @@ STAGES = {
         ("domain.notes", 10, "settings:NotesSettings", "notes:run", ""),
         ("domain.readmission", 12, "settings:ReadmissionSettings", "train:run", "domain:outcomes"),
         ("domain.outcome", 11, "settings:OutcomeSettings", "train:run_outcome", "domain:outcomes"),
+        ("domain.outcome-evaluate", 1, "settings:OutcomeEvaluateSettings", "evaluate:run", "domain:outcomes"),
     ],
 }
 """By package: kind, version, settings and work (`module:name` in the package), and where its metrics are declared."""
@@ -79,6 +80,7 @@ VERDICTS = {
     **dict.fromkeys(("domain.ner", "domain.ner-evaluate"), "domain.verdicts:of_entities"),
     **dict.fromkeys(("domain.qa", "domain.qa-evaluate"), "domain.verdicts:of_answers"),
     **dict.fromkeys(("domain.readmission", "domain.outcome"), "domain.verdicts:of_outcome"),
+    "domain.outcome-evaluate": "domain.verdicts:of_evaluated_outcome",
 }
 """By kind: what judges the model that it trained or evaluated."""
 

@@ -18,7 +18,8 @@ from bertrelay.stage import Stage, load
 from pipelines.registry import REGISTRY
 
 TYPES = {"str": "text", "int": "integer", "float": "number", "bool": "true or false", "NoneType": ""}
-KINDS = dict.fromkeys(["ModelSource", "EncoderSource", "TaggerSource", "AnswererSource", "ScorerSource"], "model")
+MODELS = ["ModelSource", "EncoderSource", "TaggerSource", "AnswererSource", "PredictorSource", "ScorerSource"]
+KINDS = dict.fromkeys(MODELS, "model")
 KINDS |= {"InputFile": "file", "HubDataset": "data set of the hub"}
 
 MARKED = re.compile(r"(<!-- settings of ([\w.:-]+):((?: \w+)+) -->\n).*?(<!-- end -->)", re.DOTALL)

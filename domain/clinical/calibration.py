@@ -34,41 +34,54 @@ SIGNIFICANCE = 0.05
 
 
 class Recalibration(NamedTuple):
-    """What moves the log-odds of P. A slope of 0 gives every example the same probability."""
+    """A linear map of the log-odds of a probability; a slope of 0 gives every example the same probability."""
 
     slope: float = 1.0
     intercept: float = 0.0
 
 
-def fit_recalibration(probability: Floats, outcomes: Flags, name: str = "model") -> Recalibration:
-    """Slope and intercept by the likelihood of validation examples, as far as these give reason to change P.
+UNCHANGED = Recalibration()
 
-    By the closed testing procedure of Vergouwe et al. (2017): P stays as it is unless slope and intercept together fit
-    better, and the slope stays 1 unless it fits better too, by likelihood-ratio tests. Else noise in validation would
-    spoil what is calibrated. Where P falls as the outcome rises the slope is 0, and all get the prevalence.
-    name: of what gave the probabilities, for the log.
+
+def fit_recalibration(
+    probability: Floats, outcomes: Flags, name: str = "model", start: Recalibration = UNCHANGED
+) -> Recalibration:
+    """Slope and intercept by the likelihood of validation examples, as far as these give reason to change `start`.
+
+    By the closed testing procedure of Vergouwe et al. (2017): `start` stays unless slope and intercept together fit
+    better, and its slope stays unless it fits better too, by likelihood-ratio tests. Otherwise noise in validation
+    would spoil what is calibrated. Where the outcome becomes rarer as the probability rises, the slope is 0, and all
+    get the prevalence. A `start` of slope 0 ranks nobody, and the probabilities themselves take its place.
+    name: of the model, for the log.
     """
+    start = start if start.slope else UNCHANGED
+    log_odds = start.intercept + start.slope * log_odds_of(probability)
+    slope, intercept = _closed_test(log_odds, outcomes, name)
+    return Recalibration(slope * start.slope, intercept + slope * start.intercept)
+
+
+def _closed_test(log_odds: Floats, outcomes: Flags, name: str) -> Recalibration:
     fewest, of_all = min(outcomes.sum(), (~outcomes).sum()), f"{np.sum(outcomes):,} of {len(outcomes):,} positive"
     if fewest == 0:
         log(f"recalibration of {name}: none; it takes validation admissions of either outcome, found {of_all}")
-        return Recalibration()
-    unchanged, shifted = Recalibration(), Recalibration(1.0, _intercept(log_odds_of(probability), outcomes.mean()))
+        return UNCHANGED
+    shifted = Recalibration(1.0, _intercept(log_odds, outcomes.mean()))
     fitted, parameters = shifted, 1
     if fewest >= FEWEST_FOR_SLOPE:
-        fitted, parameters = _slope_and_intercept(log_odds_of(probability), outcomes), 2
+        fitted, parameters = _slope_and_intercept(log_odds, outcomes), 2
     else:
         needed = f"it takes {FEWEST_FOR_SLOPE} of either outcome on validation"
         log(f"recalibration of {name}: no slope; {needed}, found {of_all}")
 
     def deviance(of: Recalibration) -> float:  # twice the negative log-likelihood of the outcomes
-        moved = of.intercept + of.slope * log_odds_of(probability)
+        moved = of.intercept + of.slope * log_odds
         return float(2 * np.logaddexp(0, np.where(outcomes, -moved, moved)).sum())
 
     def fits_better(than: Recalibration, parameters: int) -> bool:
         return float(chdtrc(parameters, max(deviance(than) - deviance(fitted), 0.0))) < SIGNIFICANCE
 
-    if not fits_better(unchanged, parameters):
-        return unchanged
+    if not fits_better(UNCHANGED, parameters):
+        return UNCHANGED
     if parameters == 1 or not fits_better(shifted, 1):
         return shifted
     if fitted.slope <= 0:
@@ -168,10 +181,11 @@ class Calibration:
         return {f"{name}{suffix}": value for name, value in metrics.items()}
 
 
-def calibration_metrics(outcomes: Flags, probability: Floats, recalibrated: Floats) -> MetricsOfWeights:
-    """The metrics of `recalibrated`, and as `_uncalibrated` those of `probability`."""
-    after, before = Calibration(recalibrated, outcomes), Calibration(probability, outcomes)
-    return lambda weights: after.metrics(weights) | before.metrics(weights, UNCALIBRATED)
+def calibration_metrics(outcomes: Flags, calibrated: Floats, uncalibrated: Floats | None = None) -> MetricsOfWeights:
+    """The metrics of `calibrated`, and as `_uncalibrated` those of the probabilities before the recalibration."""
+    after = Calibration(calibrated, outcomes)
+    before = None if uncalibrated is None else Calibration(uncalibrated, outcomes)
+    return lambda weights: after.metrics(weights) | (before.metrics(weights, UNCALIBRATED) if before else {})
 
 
 def logistic_regression(

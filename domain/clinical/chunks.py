@@ -5,9 +5,11 @@ lost or counted twice: without overlap the spans of an admission, one after the 
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,10 +19,16 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from bertrelay.blocks import blocks_of
+from bertrelay.cache import cached_folder
+from bertrelay.compute.engine import LOCAL_ENGINE, Engine
+from bertrelay.compute.work import Compute, Work
+from bertrelay.data.shards import ShardFiles, SpanReader, cut_spans
 from bertrelay.data.tokens import pad_rows
 from bertrelay.errors import RequestError
+from bertrelay.files import read_json, write_json
+from bertrelay.inference.run_model import connect, fill_shards
 from bertrelay.model.tokenizer import before_sentences, plain_rules
-from bertrelay.progress import log
+from bertrelay.progress import Bar, log
 from domain.clinical.settings import ChunkSettings
 from domain.text.sentences import sentence_spans
 
@@ -28,6 +36,10 @@ Integers = NDArray[np.int64]
 
 TEXTS_AT_ONCE = 32
 """Tokenized side by side, which bounds the memory whatever the number of admissions."""
+SHARD_CHARACTERS = 400_000
+"""Characters of notes whose chunks a kill costs at most."""
+IDS, CHUNKS, DONE, FORMAT = "ids.bin", "chunks.bin", "done.json", 4
+"""Files of stored chunks, and the number to raise where their content changes."""
 
 
 class Chunk(NamedTuple):
@@ -268,3 +280,71 @@ def chunk_tokens(texts: Iterable[str], chunker: Chunker) -> ChunkTokens:
         spans=np.array([(chunk.start, chunk.end) for chunk in chunks], np.int64).reshape(-1, 2),
         lost_chunks=sum(of_text.lost_chunks for of_text in of_texts),
     )
+
+
+def stored_chunk_tokens(
+    texts: Callable[[], Iterator[str]],
+    characters: Sequence[int],
+    chunker: Chunker,
+    folder: Path,
+    engine: Engine = LOCAL_ENGINE,
+) -> ChunkTokens:
+    """The chunks of some texts, read from `folder` or written there first, by whichever process comes first.
+
+    texts: begins to read them; they have so many `characters` each.
+    folder: named by the caller after everything the chunks depend on.
+    engine: where they are cut; this process sends the texts.
+    Killed, it resumes at the shards that are missing. Raises WorkError for texts that changed.
+    """
+    spans = cut_spans(((size, size) for size in characters), SHARD_CHARACTERS)
+
+    def cut(building: Path) -> None:
+        reader = SpanReader(texts, "notes: the input", len)
+        work = Work(reader.read, partial(_start, chunker), "cutting notes into chunks", "characters")
+        with connect(engine) as executor:
+            shards = fill_shards(
+                building / "shards",
+                spans,
+                {"block": SHARD_CHARACTERS},
+                work,
+                suffix=".npz",
+                write=_write_shard,
+                executor=executor,
+            )
+        _assemble(shards, building)
+        shards.remove()
+
+    cached_folder(folder, cut, resume=True)
+    admissions, starts, ends, lengths = np.fromfile(folder / CHUNKS, np.int64).reshape(-1, 4).T.copy()
+    ids: Any = np.memmap(folder / IDS, np.int32, "r") if len(lengths) else np.zeros(0, np.int32)
+    lost, places = read_json(folder / DONE) or {}, np.stack([starts, ends], axis=1)
+    return ChunkTokens(ids, np.cumsum(lengths) - lengths, lengths, admissions, places, **lost)
+
+
+def _start(chunker: Chunker) -> Compute[list[str], ChunkTokens]:
+    """Cuts the texts of spans into chunks, whose admissions count from the first one of their span."""
+
+    def tokens(spans: Iterable[list[str]], bar: Bar) -> Iterator[ChunkTokens]:
+        for texts in spans:
+            yield chunk_tokens(texts, chunker)
+            bar.advance(sum(map(len, texts)))
+
+    return tokens
+
+
+def _write_shard(path: Path, tokens: ChunkTokens) -> None:
+    chunks = np.column_stack([tokens.admissions, tokens.spans, tokens.lengths])  # (chunks, 4)
+    with path.open("wb") as file:
+        np.savez(file, ids=tokens.ids, chunks=chunks, lost=tokens.lost_chunks)
+
+
+def _assemble(shards: ShardFiles, folder: Path) -> None:
+    """Writes what all shards hold to `folder`."""
+    lost = 0
+    with (folder / IDS).open("wb") as ids, (folder / CHUNKS).open("wb") as chunks:
+        for path, span in zip(shards.complete(), shards.spans, strict=True):
+            with np.load(path) as shard:
+                ids.write(shard["ids"].tobytes())
+                chunks.write((shard["chunks"] + [span.first, 0, 0, 0]).tobytes())
+                lost += int(shard["lost"])
+    write_json(folder / DONE, {"lost_chunks": lost})

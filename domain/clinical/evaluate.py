@@ -1,47 +1,168 @@
-"""Evaluates a trained model: c, recalibration and alarm threshold from validation, metrics on test, files beside it."""
+"""The stage `domain.outcome-evaluate`, and all that it shares with the end of a training.
 
-from collections.abc import Mapping, Sequence
+Validation admissions recalibrate a model and choose its alarm threshold; test admissions give the metrics.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.special import expit
 
-from bertrelay.evaluation.statistics import with_intervals
+from bertrelay.device import ComputePrecision, default_device
+from bertrelay.errors import RequestError
 from bertrelay.files import write_json
-from bertrelay.progress import log, spinner
-from bertrelay.stage import Metrics
-from domain.clinical.aggregation import aggregate, aggregate_labels, choose_c
-from domain.clinical.baselines import Baseline, baselines
-from domain.clinical.calibration import Bins, calibrated, fit_recalibration
-from domain.clinical.chunks import ChunkTokens
+from bertrelay.fingerprint import Digests, fingerprint
+from bertrelay.model.tokenizer import plain_rules
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, main_first, map_over_processes
+from bertrelay.progress import Bar, log, progress, spinner
+from bertrelay.stage import Metrics, StageContext, run_alone
+from domain.clinical.aggregation import aggregate_labels
+from domain.clinical.baselines import Baseline
+from domain.clinical.calibration import Recalibration, calibrated, fit_recalibration
+from domain.clinical.chunks import (
+    FORMAT,
+    Chunker,
+    ChunkTokens,
+    stored_chunk_tokens,
+    subwords_per_word,
+    unknown_shares,
+    warn_of_unknown,
+)
 from domain.clinical.cohort import CHARACTERISTICS, SPLITS, write_parquet
-from domain.clinical.groups import FEWEST, GROUPED_BY, confusion, groups_of, label_slices, slices
+from domain.clinical.groups import GROUPED_BY, confusion, groups_of, label_slices, slices
 from domain.clinical.metrics import (
     Flags,
     Floats,
     Predicted,
     PredictedLabels,
-    Ranking,
     alarm_metrics,
     alarm_threshold,
-    auroc_of,
-    best_metrics,
     binary_metrics,
+    curves,
     label_metrics,
-    mean_of_known,
     metric_differences,
     permutation_metrics,
     threshold_at_precision,
+    while_reading,
 )
-from domain.clinical.model import OutcomeModel, save_model
-from domain.clinical.outcomes import LabelledNotes, read_columns
-from domain.clinical.settings import CONFUSION, CURVES, FLOW, SCORES, SLICES, LearningSettings, OutcomeModelSettings
+from domain.clinical.model import OutcomeModel, chunk_log_odds, load_model, save_model
+from domain.clinical.outcomes import RECORDED, LabelledNotes, Resplit, read_columns, read_labelled_notes
+from domain.clinical.settings import (
+    CONFUSION,
+    CURVES,
+    FLOW,
+    SCORES,
+    SLICES,
+    OutcomeEvaluateSettings,
+    OutcomeModelSettings,
+)
 
-POINTS = 200
-STEPS_OF_READING = 10
+RECALIBRATED = "recalibrated"
+
+
+def evaluate_outcome(settings: OutcomeEvaluateSettings, folder: Path) -> Metrics:
+    """Evaluates a trained model on other labelled notes, writes into `folder`, and returns the metrics.
+
+    Raises RequestError as `run` does.
+    """
+    return run_alone(run, settings, folder, sensitive=True)
+
+
+def run(settings: OutcomeEvaluateSettings, context: StageContext) -> Metrics:
+    """Writes `scores.parquet`, `slices.json`, `flow.csv`, `curves.json` or `confusion.json`, and on request `model/`.
+
+    The main process does it alone. Raises RequestError for notes or cohorts that cannot be used, for notes of another
+    kind than the model's, and for a model of several labels that is to be saved, as nothing of it changes.
+    """
+    precision = context.precision(settings.precision)
+    if not context.process_group.is_main:
+        return {}
+    model = load_model(settings.model, cache=context.cache)
+    shipped, is_binary = model.settings, model.settings.outcome.kind == "binary"
+    if settings.save and not is_binary:
+        raise RequestError(
+            f"save: expected a model of a binary task, which can be recalibrated, found one that predicts "
+            f"{shipped.task} in {settings.model}. Leave the setting out; its folder stays as it is."
+        )
+    is_split = is_binary and (settings.split == "cohort" or settings.validation_share > 0)
+    resplit = None
+    if settings.split == "by-subject":
+        resplit = Resplit(settings.validation_share if is_binary else 0.0, settings.split_key)
+    splits = ["validation", "test"] if is_split else ["test"]
+    notes = read_labelled_notes(
+        Path(settings.notes), Path(settings.cohort), shipped.outcome, shipped.labels, splits, resplit
+    )
+    check_same_notes(shipped, notes)
+    model.network.to(default_device())
+    notes, tokens = cut_notes(model, notes, context)
+    is_scored = np.logical_or.reduce([notes.is_in(split) for split in splits])
+    with progress("reading chunks", int(is_scored[tokens.admissions].sum()), "chunks") as bar:
+        score = partial(score_split, model, notes, tokens, precision=precision, batch_tokens=settings.batch_tokens)
+        test = score("test", bar=bar)
+        validation = score("validation", bar=bar) if is_split else None
+    fitted = shipped
+    if validation:
+        alarm_precision = settings.alarm_precision or shipped.alarm_precision
+        fitted = fit_on_validation(shipped, validation, alarm_precision, settings.minimum_alarms)
+    evaluation = Evaluation(notes, tokens, validation, test, fitted, settings.minimum_alarms, shipped)
+    metrics = evaluation.write(Path(settings.cohort), context.output)
+    if settings.save:
+        save_model(replace(model, settings=fitted), context.output / "model")
+    return metrics
+
+
+def check_same_notes(shipped: OutcomeModelSettings, notes: LabelledNotes) -> None:
+    """Raises RequestError for notes and labels that were made otherwise than those of the model's training.
+
+    Facts that the model or the notes do not name are listed in the log.
+    """
+    trained_on = {name: value for name in RECORDED if (value := getattr(shipped, name)) is not None}
+    names = [name for name in RECORDED if name in trained_on or name in notes.about]
+    unnamed = [name for name in names if name not in trained_on or name not in notes.about]
+    differences = [
+        f"{name} {notes.about[name]!r} (the model's: {trained_on[name]!r})"
+        for name in names
+        if name not in unnamed and notes.about[name] != trained_on[name]
+    ]
+    if differences:
+        raise RequestError(
+            f"notes: expected notes and labels as the model was trained on, found in {notes.file.parent} and its "
+            f"cohort {'; '.join(differences)}. Make them by domain.cohort and domain.notes with the settings of the "
+            "model's own, or take a model of such notes."
+        )
+    if unnamed:
+        log(f"not compared with the notes of the training, as one of both does not name it: {', '.join(unnamed)}")
+
+
+def cut_notes(model: OutcomeModel, notes: LabelledNotes, context: StageContext) -> tuple[LabelledNotes, ChunkTokens]:
+    """The chunks of `notes`, from the cache of the run, and `notes` with unknown_share and subwords_per_word.
+
+    Raises RequestError where the model cannot read a text at all.
+    """
+    chunker = Chunker(model.tokenizer, model.settings.chunking)
+    rules = plain_rules(model.tokenizer).to_str()
+    parts = {"notes": Digests().of_file(notes.file), "rules": rules, "chunking": model.settings.chunking.model_dump()}
+    folder = context.cache.folder / "chunks" / fingerprint(parts | {"format": FORMAT})[:32]
+    with main_first(context.process_group):
+        tokens = stored_chunk_tokens(
+            notes.texts, notes.table["characters"].tolist(), chunker, folder, context.engine_before_training
+        )
+    unknown, is_unreadable = unknown_shares(tokens, len(notes), chunker)
+    if len(unread := np.flatnonzero(is_unreadable)):
+        raise RequestError(
+            "notes: expected a text that the model can read for every stay, found white space, what its tokenizer "
+            f"drops or no word of its vocabulary for {len(unread):,} of {len(notes):,} in {notes.file}, the first in "
+            f"row {unread[0] + 1:,}. Leave these notes out, or take a model that knows their language."
+        )
+    subwords = subwords_per_word(tokens, len(notes), chunker)
+    warn_of_unknown(unknown, subwords, model.settings.subwords_per_word)
+    return replace(notes, table=notes.table.assign(unknown_share=unknown, subwords_per_word=subwords)), tokens
 
 
 @dataclass(frozen=True)
@@ -59,120 +180,170 @@ class ScoredSplit:
     of_chunks: Floats
 
     def probabilities(self, how: OutcomeModelSettings) -> Floats:
-        """Of each label, (admissions, labels)."""
+        """The probability of each label, (admissions, labels)."""
         return aggregate_labels(self.of_chunks, self.admissions, len(self.labels), how)
 
-    def scores(self, how: OutcomeModelSettings) -> pd.DataFrame:
-        """The probabilities beside the outcomes."""
-        of_labels = self.probabilities(how)
+    def scores(self, model: OutcomeModelSettings, recalibrated: OutcomeModelSettings | None = None) -> pd.DataFrame:
+        """The probabilities beside the outcomes; recalibrated: gives the column of that name."""
+        of_labels = self.probabilities(model)
         columns: dict[str, Any] = {"hadm_id": self.table["hadm_id"].to_numpy()}
-        if how.outcome.kind == "binary":
-            recalibrated = calibrated(of_labels[:, 0], how.slope, how.intercept)
-            columns |= {"probability": of_labels[:, 0], "calibrated": recalibrated}
+        if model.outcome.kind == "binary":
+            columns["probability"] = of_labels[:, 0]
+            columns["calibrated"] = calibrated(of_labels[:, 0], model.slope, model.intercept)
+            if recalibrated:
+                columns[RECALIBRATED] = calibrated(of_labels[:, 0], recalibrated.slope, recalibrated.intercept)
         else:
-            columns |= {f"probability/{label}": p for label, p in zip(how.labels, of_labels.T, strict=True)}
+            columns |= {f"probability/{label}": p for label, p in zip(model.labels, of_labels.T, strict=True)}
         columns["n_chunks"] = np.bincount(self.admissions, minlength=len(self.labels)).astype(np.int32)
         columns |= {name: self.table[name].to_numpy() for name in ("unknown_share", "subwords_per_word")}
-        return pd.DataFrame(columns | dict(zip(how.labels, self.labels.T, strict=True)) | {"split": self.name})
+        return pd.DataFrame(columns | dict(zip(model.labels, self.labels.T, strict=True)) | {"split": self.name})
 
 
-def evaluate_model(
+def score_split(
     model: OutcomeModel,
     notes: LabelledNotes,
     tokens: ChunkTokens,
-    validation: ScoredSplit,
-    test: ScoredSplit,
-    settings: LearningSettings,
-    output: Path,
-    risks: Floats | None = None,
-) -> Metrics:
-    """Fits what validation decides, writes the model, its scores and all else, and returns the metrics of test.
+    split: str,
+    *,
+    precision: ComputePrecision,
+    batch_tokens: int | None = None,
+    bar: Bar | None = None,
+    process_group: ProcessGroup = SINGLE_PROCESS,
+) -> ScoredSplit:
+    """The admissions of `split` with the probabilities of their chunks; tokens: of all `notes`."""
+    is_in = notes.is_in(split)
+    chunks = np.flatnonzero(is_in[tokens.admissions])
+    rows = (np.cumsum(is_in) - 1)[tokens.admissions[chunks]]
+    compute = partial(chunk_log_odds, model, tokens, precision=precision, batch_tokens=batch_tokens, bar=bar)
+    log_odds = map_over_processes(compute, chunks, process_group)
+    return ScoredSplit(split, notes.table[is_in], notes.labels[is_in], rows, expit(log_odds))
 
-    tokens: of the chunks of `notes`. risks: the true ones, of all stays of `notes`, where they are known.
+
+def fit_on_validation(
+    model: OutcomeModelSettings, validation: ScoredSplit, alarm_precision: float, minimum_alarms: int
+) -> OutcomeModelSettings:
+    """The model with the recalibration, alarm threshold and prevalence of `validation`; that of a binary task."""
+    probability, outcomes = validation.probabilities(model)[:, 0], validation.labels[:, 0]
+    start = Recalibration(model.slope, model.intercept)
+    decided: dict[str, Any] = {"threshold": None, "alarms": None, "alarms_right": None}
+    decided |= alarm_threshold(probability, outcomes, alarm_precision, minimum_alarms)
+    decided |= {"prevalence": float(outcomes.mean()), "alarm_precision": alarm_precision}
+    decided |= fit_recalibration(probability, outcomes, start=start)._asdict()
+    return model.model_copy(update=decided)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scored admissions, and the model before and after its validation admissions decided on calibration and alarms.
+
+    tokens: of the chunks of `notes`. validation: None where it decided on nothing.
+    fitted: the model after it. shipped: that before it, where it was trained on other notes than these.
     """
-    with spinner("calibrating"):
-        how = _fitted(model.settings, settings, validation)
-    save_model(replace(model, settings=how), output / "model")
-    write_parquet(output / SCORES, pd.concat([validation.scores(how), test.scores(how)]))
-    notes.flow.write(output / FLOW)
-    is_binary = how.outcome.kind == "binary"
-    others = list(baselines(notes, settings.permutations if is_binary else 0, settings.seed))
-    if is_binary:
-        metrics = _evaluate_binary(validation, test, how, others, settings, output)
-        if risks is not None:
-            subjects = test.table["subject_id"].to_numpy()
-            metrics |= best_metrics(subjects, test.labels[:, 0], risks[notes.is_in("test")])
-    else:
-        metrics = _evaluate_labels(test, how, others, output)
-    counts = {f"admissions/{name}": int(notes.is_in(name).sum()) for name in SPLITS}
-    metrics |= {**counts, "chunks": len(tokens), "lost_chunks": tokens.lost_chunks, "c": how.c}
-    if not is_binary:
+
+    notes: LabelledNotes
+    tokens: ChunkTokens
+    validation: ScoredSplit | None
+    test: ScoredSplit
+    fitted: OutcomeModelSettings
+    minimum_alarms: int
+    shipped: OutcomeModelSettings | None = None
+
+    def write(self, cohort: Path, output: Path, others: Sequence[Baseline] = ()) -> Metrics:
+        """Writes the scores, and all else but the model, to `output`, and returns the metrics of test.
+
+        cohort: the folder with characteristics of the admissions. others: baselines for the same notes.
+        """
+        splits = [split for split in (self.validation, self.test) if split]
+        recalibrated = self.fitted if self.shipped and self.validation else None
+        tables = [split.scores(self.shipped or self.fitted, recalibrated) for split in splits]
+        write_parquet(output / SCORES, pd.concat(tables))
+        self.notes.flow.write(output / FLOW)
+        is_binary = self.fitted.outcome.kind == "binary"
+        metrics = self._binary(cohort, output, others) if is_binary else self._labels(output, others)
+        sizes = {name: int(self.notes.is_in(name).sum()) for name in SPLITS}
+        metrics |= {f"admissions/{name}": size for name, size in sizes.items() if size}
+        metrics |= {"chunks": len(self.tokens), "lost_chunks": self.tokens.lost_chunks, "c": self.fitted.c}
+        if not is_binary:
+            return metrics
+        metrics |= {"recalibration_slope": self.fitted.slope, "recalibration_intercept": self.fitted.intercept}
+        for column, model in self._thresholds().items():
+            of_model = {"": model.threshold, "_alarms": model.alarms, "_alarms_right": model.alarms_right}
+            metrics |= in_column(column, {f"threshold{ending}": value for ending, value in of_model.items()})
         return metrics
-    metrics |= {"recalibration_slope": how.slope, "recalibration_intercept": how.intercept, "threshold": how.threshold}
-    return metrics | {"threshold_alarms": how.alarms, "threshold_alarms_right": how.alarms_right}
+
+    def _thresholds(self) -> dict[str, OutcomeModelSettings]:
+        """The models whose alarm thresholds are evaluated, by the column of their metrics."""
+        if not self.shipped:
+            return {"": self.fitted}
+        return {"": self.shipped} | ({RECALIBRATED: self.fitted} if self.validation else {})
+
+    def _predicted(self) -> Predicted:
+        subjects, outcomes = self.test.table["subject_id"].to_numpy(), self.test.labels[:, 0]
+        probability, before = self.test.probabilities(self.fitted)[:, 0], None
+        if not self.shipped:
+            before = probability
+        elif self.validation:
+            before = calibrated(probability, self.shipped.slope, self.shipped.intercept)
+        after = calibrated(probability, self.fitted.slope, self.fitted.intercept)
+        return Predicted(subjects, outcomes, probability, after, before)
+
+    @spinner("metrics and their intervals")
+    def _binary(self, cohort: Path, output: Path, others: Sequence[Baseline]) -> Metrics:
+        predictions, rp80_threshold = {"model": self._predicted()}, None
+        model, held_out = predictions["model"], None if self.validation is None else self.validation.labels[:, 0]
+        if self.validation:
+            rp80_threshold = threshold_at_precision(self.validation.probabilities(self.fitted)[:, 0], held_out)
+        metrics, alarms = binary_metrics(model, rp80_threshold), []
+        for column, described in self._thresholds().items():
+            metrics |= in_column(column, alarm_metrics(model, described.threshold))
+            counts = {"threshold": described.threshold, "alarms": described.alarms, "right": described.alarms_right}
+            # A model's folder does not say how many alarms its own threshold had to rest on.
+            minimum = None if described is self.shipped else self.minimum_alarms
+            alarms.append({"column": column, "precision": described.alarm_precision, "minimum": minimum, **counts})
+        for baseline in others:
+            predictions[baseline.name], of_baseline = evaluate_baseline(baseline, held_out, model)
+            metrics |= in_column(baseline.name, of_baseline)
+        about = {"outcome": self.fitted.labels[0], "prevalence": float(model.outcomes.mean()), "alarms": alarms}
+        reading = while_reading(self.test.of_chunks[:, 0], self.test.admissions, model.outcomes, self.fitted)
+        write_json(output / CURVES, about | curves(predictions) | reading, compact=True)
+        file = cohort / CHARACTERISTICS
+        if file.is_file():
+            known = read_columns(file, ["hadm_id", "age", *GROUPED_BY]).set_index("hadm_id")
+            known = known.reindex(self.test.table["hadm_id"])
+            groups = groups_of(known, self.test.table["characters"].tolist())
+            write_json(output / SLICES, {"slices": slices(groups, model)})
+        else:
+            log(f"there is no {CHARACTERISTICS} in the cohort: no metrics by groups of patients")
+        return metrics
+
+    @spinner("metrics and their intervals")
+    def _labels(self, output: Path, others: Sequence[Baseline]) -> Metrics:
+        subjects, how = self.test.table["subject_id"].to_numpy(), self.fitted
+        model = PredictedLabels(subjects, self.test.labels, self.test.probabilities(how), how.outcome.kind)
+        metrics = label_metrics(model)
+        if metrics["labels_left_out"]:
+            log(
+                f"{how.task}: {metrics['labels_left_out']:.0f} of {len(how.labels)} labels are true of no test "
+                "admission or of all of them; they have no AUROC and are left out of the macro mean"
+            )
+        for baseline in others:
+            metrics |= in_column(baseline.name, label_metrics(replace(model, probabilities=baseline.test)))
+        write_json(output / SLICES, {"slices": label_slices(how.task, how.labels, model)})
+        if how.outcome.kind == "multi-class":
+            write_json(output / CONFUSION, {"labels": how.labels, "rows": confusion(model)})
+        return metrics
 
 
-def _fitted(how: OutcomeModelSettings, settings: LearningSettings, validation: ScoredSplit) -> OutcomeModelSettings:
-    """c, and of a binary task recalibration and threshold, all from validation."""
-
-    def auroc_with(c: float) -> float | None:
-        return mean_of_known(auroc_of, validation.probabilities(how.model_copy(update={"c": c})), validation.labels)
-
-    if settings.c == "chosen":
-        how = how.model_copy(update={"c": choose_c(auroc_with)})
-    if how.outcome.kind != "binary":
-        return how
-    given = validation.probabilities(how)[:, 0], validation.labels[:, 0]
-    decided = alarm_threshold(*given, settings.alarm_precision, settings.minimum_alarms)
-    decided |= {"prevalence": float(validation.labels[:, 0].mean())}
-    decided |= {"alarm_precision": settings.alarm_precision, **fit_recalibration(*given)._asdict()}
-    return how.model_copy(update=decided)
-
-
-def of_baseline(name: str, metrics: Metrics) -> Metrics:
-    """The metrics under the name of a baseline: `auroc_low` becomes `auroc/tfidf_low`."""
+def in_column(column: str, metrics: Metrics) -> Metrics:
+    """The metrics under the name of a column of the report: `auroc_low` becomes `auroc/tfidf_low`."""
+    if not column:
+        return metrics
     named: Metrics = {}
     for metric, value in metrics.items():
         base, _, ending = metric.rpartition("_")
         if not metric.startswith(("prevalence", "labels")):
-            named[f"{base}/{name}_{ending}" if ending in ("low", "high") else f"{metric}/{name}"] = value
+            named[f"{base}/{column}_{ending}" if ending in ("low", "high") else f"{metric}/{column}"] = value
     return named
-
-
-@spinner("metrics and their intervals")
-def _evaluate_binary(
-    validation: ScoredSplit,
-    test: ScoredSplit,
-    how: OutcomeModelSettings,
-    others: Sequence[Baseline],
-    settings: LearningSettings,
-    output: Path,
-) -> Metrics:
-    outcomes, probability = test.labels[:, 0], test.probabilities(how)[:, 0]
-    model = Predicted(
-        test.table["subject_id"].to_numpy(), outcomes, probability, calibrated(probability, how.slope, how.intercept)
-    )
-    held_out = validation.labels[:, 0]
-    found = binary_metrics(model, threshold_at_precision(validation.probabilities(how)[:, 0], held_out))
-    found |= alarm_metrics(model, how.threshold)
-    predicted = {"model": model}
-    for baseline in others:
-        predicted[baseline.name], metrics = evaluate_baseline(baseline, held_out, model)
-        found |= of_baseline(baseline.name, metrics)
-    wanted = {"precision": settings.alarm_precision, "minimum": settings.minimum_alarms}
-    alarms = {"threshold": how.threshold, "alarms": how.alarms, "right": how.alarms_right}
-    about = {"outcome": how.labels[0], "prevalence": float(outcomes.mean()), "alarms": wanted | alarms}
-    reading = while_reading(test.of_chunks[:, 0], test.admissions, outcomes, how)
-    write_json(output / CURVES, about | curves(predicted) | reading, compact=True)
-    file = Path(settings.cohort) / CHARACTERISTICS
-    if file.is_file():
-        known = read_columns(file, ["hadm_id", "age", *GROUPED_BY]).set_index("hadm_id")
-        known = known.reindex(test.table["hadm_id"])
-        groups = groups_of(known, test.table["characters"].tolist())
-        write_json(output / SLICES, {"slices": slices(groups, model)})
-    else:
-        log(f"there is no {CHARACTERISTICS} in the cohort: no metrics by groups of patients")
-    return found
 
 
 def evaluate_baseline(baseline: Baseline, held_out: Flags, model: Predicted) -> tuple[Predicted, Metrics]:
@@ -182,85 +353,9 @@ def evaluate_baseline(baseline: Baseline, held_out: Flags, model: Predicted) -> 
     """
     validation, test = baseline.validation[:, 0], baseline.test[:, 0]
     recalibrated = calibrated(test, *fit_recalibration(validation, held_out, baseline.name))
-    other = replace(model, probability=test, calibrated=recalibrated)
+    other = replace(model, probability=test, calibrated=recalibrated, uncalibrated=test)
     metrics = binary_metrics(other, threshold_at_precision(validation, held_out))
     metrics |= metric_differences(model, other)
     if len(baseline.permuted):
         metrics |= permutation_metrics(metrics["auroc"] or 0.0, baseline.permuted)
     return other, metrics
-
-
-@spinner("metrics and their intervals")
-def _evaluate_labels(test: ScoredSplit, how: OutcomeModelSettings, others: Sequence[Baseline], output: Path) -> Metrics:
-    subjects = test.table["subject_id"].to_numpy()
-    model = PredictedLabels(subjects, test.labels, test.probabilities(how), how.outcome.kind)
-    metrics = label_metrics(model)
-    if metrics["labels_left_out"]:
-        log(
-            f"{how.task}: {metrics['labels_left_out']:.0f} of {len(how.labels)} labels are true of no test admission "
-            "or of all of them; they have no AUROC and are left out of the macro mean"
-        )
-    for baseline in others:
-        metrics |= of_baseline(baseline.name, label_metrics(replace(model, probabilities=baseline.test)))
-    write_json(output / SLICES, {"slices": label_slices(how.task, how.labels, model)})
-    if how.outcome.kind == "multi-class":
-        write_json(output / CONFUSION, {"labels": how.labels, "rows": confusion(model)})
-    return metrics
-
-
-def curves(models: Mapping[str, Predicted]) -> dict[str, Any]:
-    """ROC, precision-recall and calibration curves of each model, by name.
-
-    A calibration curve has (mean probability, share of positives, admissions, low and high of that share) of each bin
-    that is not empty: a 95 % interval, None where there is none. The borders of the bins stay; who is in them is
-    resampled.
-    """
-    drawn: dict[str, Any] = {"roc": {}, "precision_recall": {}, "calibration": {}}
-
-    def thinned(across: Floats, up: Floats) -> list[tuple[float, float]]:
-        chosen = np.unique(np.linspace(0, len(across) - 1, POINTS).round().astype(np.int64))  # the last among them
-        return list(zip(across[chosen].tolist(), up[chosen].tolist(), strict=True))
-
-    for name, model in models.items():
-        hits, misses = Ranking(model.probability, model.outcomes).counts(np.ones(len(model.outcomes)))
-        recall, false_alarms = hits / hits[-1], misses / misses[-1]
-        drawn["roc"][name] = [(0.0, 0.0), *thinned(false_alarms, recall)]
-        drawn["precision_recall"][name] = thinned(recall, hits / (hits + misses))
-        for ending, probability in (("", model.probability), (", calibrated", model.calibrated)):
-            if probability is not None:
-                bins = Bins(probability, model.outcomes)
-                found = with_intervals(bins.shares, model.subjects)
-                bounds = [(found.get(f"{number}_low"), found.get(f"{number}_high")) for number in bins.numbers]
-                points = [(*point, *interval) for point, interval in zip(bins.points, bounds, strict=True)]
-                drawn["calibration"][name + ending] = points
-    return drawn
-
-
-def while_reading(
-    probabilities: Floats, admissions: NDArray[np.int64], outcomes: Flags, settings: OutcomeModelSettings
-) -> dict[str, Any]:
-    """The score as more of the note is read, of admissions with several chunks.
-
-    `while_reading`: at each step the AUROC, and the mean P of those with the label, by its name, and of others.
-    `read_in_parts`: how many have several chunks. Both None where those with the label, or the others, are too few to
-    be published.
-    probabilities, admissions: of chunks, those of an admission in order; of `share` of them as many are read as make
-    up at least that.
-    """
-    counts = np.bincount(admissions, minlength=len(outcomes))
-    is_long = counts > 1  # (admissions,)
-    if min((is_long & outcomes).sum(), (is_long & ~outcomes).sum()) < FEWEST:
-        return {"while_reading": None, "read_in_parts": None}
-    order = np.argsort(admissions, kind="stable")
-    places = np.empty(len(admissions), np.int64)
-    places[order] = np.concatenate([np.arange(count) for count in counts])
-    groups = {settings.labels[0]: is_long & outcomes, "others": is_long & ~outcomes}
-    steps: list[dict[str, float | None]] = []
-    for step in range(1, STEPS_OF_READING + 1):
-        is_read = places * STEPS_OF_READING < step * counts[admissions]
-        read = probabilities[is_read], admissions[is_read]
-        so_far = aggregate(*read, len(outcomes), settings.aggregation, settings.c)
-        means = {name: float(so_far[group].mean()) for name, group in groups.items()}
-        auroc_so_far = auroc_of(so_far[is_long], outcomes[is_long])
-        steps.append({"share": step / STEPS_OF_READING, "auroc": auroc_so_far, **means})
-    return {"while_reading": steps, "read_in_parts": int(is_long.sum())}

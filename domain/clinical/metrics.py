@@ -4,7 +4,7 @@ Every metric takes weights, (…, admissions), and gives a value for each row of
 a row, so that a thousand of them cost one sort of the probabilities.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,9 @@ from scipy.special import betaincinv
 
 from bertrelay.evaluation.statistics import MetricsOfWeights, none_if_nan, ratio, with_intervals
 from bertrelay.stage import Metrics
-from domain.clinical.calibration import CALIBRATION_ERRORS, calibration_metrics
-from domain.clinical.settings import Kind
+from domain.clinical.aggregation import aggregate
+from domain.clinical.calibration import CALIBRATION_ERRORS, Bins, calibration_metrics
+from domain.clinical.settings import Kind, OutcomeModelSettings
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -23,6 +24,10 @@ Flags = NDArray[np.bool_]
 PRECISION = 0.8
 """Of RP80: recall where at most one alarm in five is false."""
 CONFIDENCE = 0.95
+FEWEST = 10
+"""Admissions of either outcome in a group whose metrics are published."""
+POINTS = 200
+STEPS_OF_READING = 10
 
 
 class Ranking:
@@ -126,24 +131,26 @@ def mean_of_known(
 class Predicted:
     """Admissions with their probabilities and outcomes, all (admissions,).
 
-    calibrated: the recalibrated probabilities; None where there is no recalibration.
+    probability: ranks admissions and raises alarms. calibrated: their calibrated probabilities; None without
+    calibration metrics. uncalibrated: those before the recalibration; None where there was none.
     """
 
     subjects: NDArray[Any]
     outcomes: Flags
     probability: Floats
     calibrated: Floats | None = None
+    uncalibrated: Floats | None = None
 
     def of(self, chosen: Flags) -> "Predicted":
         """Those of the admissions that are chosen, (admissions,)."""
-        calibrated = None if self.calibrated is None else self.calibrated[chosen]
-        return Predicted(self.subjects[chosen], self.outcomes[chosen], self.probability[chosen], calibrated)
+        columns = (self.subjects, self.outcomes, self.probability, self.calibrated, self.uncalibrated)
+        return Predicted(*(None if column is None else column[chosen] for column in columns))
 
     def calibration(self) -> MetricsOfWeights:
-        """Calibration after and before the recalibration; nothing where there is none."""
+        """Calibration after and before the recalibration, as far as there are such probabilities."""
         if self.calibrated is None:
             return lambda _: {}
-        return calibration_metrics(self.outcomes, self.probability, self.calibrated)
+        return calibration_metrics(self.outcomes, self.calibrated, self.uncalibrated)
 
     def recall_and_precision(self, threshold: float | None, weights: Floats) -> list[Floats]:
         """Of the alarms at a threshold; nan without one."""
@@ -265,3 +272,64 @@ def label_metrics(predicted: PredictedLabels, seed: int = 0) -> Metrics:
     size = predicted.labels.shape[1]
     counts = {"labels": size, "labels_left_out": size - len(known)}
     return with_intervals(of, predicted.subjects, seed=seed) | counts
+
+
+# Curves
+
+
+def curves(models: Mapping[str, Predicted]) -> dict[str, Any]:
+    """ROC, precision-recall and calibration curves of each model, by name.
+
+    A calibration curve has (mean probability, share of positives, admissions, low and high of that share) of each bin
+    that is not empty: a 95 % interval, None where there is none. The borders of the bins stay; who is in them is
+    resampled.
+    """
+    drawn: dict[str, Any] = {"roc": {}, "precision_recall": {}, "calibration": {}}
+
+    def thinned(across: Floats, up: Floats) -> list[tuple[float, float]]:
+        chosen = np.unique(np.linspace(0, len(across) - 1, POINTS).round().astype(np.int64))  # the last among them
+        return list(zip(across[chosen].tolist(), up[chosen].tolist(), strict=True))
+
+    for name, model in models.items():
+        hits, misses = Ranking(model.probability, model.outcomes).counts(np.ones(len(model.outcomes)))
+        recall, false_alarms = hits / hits[-1], misses / misses[-1]
+        drawn["roc"][name] = [(0.0, 0.0), *thinned(false_alarms, recall)]
+        drawn["precision_recall"][name] = thinned(recall, hits / (hits + misses))
+        for ending, probability in (("", model.uncalibrated), (", calibrated", model.calibrated)):
+            if probability is not None:
+                bins = Bins(probability, model.outcomes)
+                found = with_intervals(bins.shares, model.subjects)
+                bounds = [(found.get(f"{number}_low"), found.get(f"{number}_high")) for number in bins.numbers]
+                points = [(*point, *interval) for point, interval in zip(bins.points, bounds, strict=True)]
+                drawn["calibration"][name + ending] = points
+    return drawn
+
+
+def while_reading(
+    probabilities: Floats, admissions: NDArray[np.int64], outcomes: Flags, settings: OutcomeModelSettings
+) -> dict[str, Any]:
+    """The score as more of the note is read, of admissions with several chunks.
+
+    `while_reading`: at each step the AUROC, and the mean P of those with the label, by its name, and of others.
+    `read_in_parts`: how many have several chunks. Both None where those with the label, or the others, are too few to
+    be published.
+    probabilities, admissions: of chunks, those of an admission in order; of `share` of them as many are read as make
+    up at least that.
+    """
+    counts = np.bincount(admissions, minlength=len(outcomes))
+    is_long = counts > 1  # (admissions,)
+    if min((is_long & outcomes).sum(), (is_long & ~outcomes).sum()) < FEWEST:
+        return {"while_reading": None, "read_in_parts": None}
+    order = np.argsort(admissions, kind="stable")
+    places = np.empty(len(admissions), np.int64)
+    places[order] = np.concatenate([np.arange(count) for count in counts])
+    groups = {settings.labels[0]: is_long & outcomes, "others": is_long & ~outcomes}
+    steps: list[dict[str, float | None]] = []
+    for step in range(1, STEPS_OF_READING + 1):
+        is_read = places * STEPS_OF_READING < step * counts[admissions]
+        read = probabilities[is_read], admissions[is_read]
+        so_far = aggregate(*read, len(outcomes), settings.aggregation, settings.c)
+        means = {name: float(so_far[group].mean()) for name, group in groups.items()}
+        auroc_so_far = auroc_of(so_far[is_long], outcomes[is_long])
+        steps.append({"share": step / STEPS_OF_READING, "auroc": auroc_so_far, **means})
+    return {"while_reading": steps, "read_in_parts": int(is_long.sum())}

@@ -2,11 +2,11 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -26,6 +26,7 @@ from domain.clinical.note_selection import as_label
 from domain.clinical.notes import ABOUT_FILE, NOTES_FILE
 from domain.clinical.records import digest_of
 from domain.clinical.settings import DIAGNOSES, GROUPS, LENGTH_OF_STAY, READMISSION, PatientOutcome, in_words
+from domain.sampling import unit_hash
 
 CATEGORIES = {
     9: re.compile(r"(\d{3}|V\d\d)\d{0,2}|(E\d{3})\d?"),
@@ -54,8 +55,11 @@ Labels = tuple[tuple[str, ...], NDArray[np.bool_]]
 """The names of labels, and whether each is true of each stay, (stays, labels)."""
 
 
-def labels_of(outcome: PatientOutcome, stays: pd.DataFrame, cohort: Path, groups: int) -> Labels:
-    """The labels of `stays`, a row each; of diagnoses the `groups` commonest of train, from the folder `cohort`."""
+def labels_of(outcome: PatientOutcome, stays: pd.DataFrame, cohort: Path, groups: int | Sequence[str]) -> Labels:
+    """The labels of `stays`, a row each, from the folder `cohort`.
+
+    groups: of diagnoses, so many of the commonest of train, or their names.
+    """
     if outcome is DIAGNOSES:
         return _diagnoses(stays, cohort, groups)
     columns = ["length_of_stay_days"] if outcome is LENGTH_OF_STAY else list(outcome.labels)
@@ -74,7 +78,7 @@ def labels_of(outcome: PatientOutcome, stays: pd.DataFrame, cohort: Path, groups
     return outcome.labels, np.stack([as_label(stays[name], cohort) for name in columns], axis=1)
 
 
-def _diagnoses(stays: pd.DataFrame, cohort: Path, groups: int) -> Labels:
+def _diagnoses(stays: pd.DataFrame, cohort: Path, groups: int | Sequence[str]) -> Labels:
     """The commonest groups of train, of equally common ones the first by name. Groups of fewer than `FEWEST_STAYS`
     cannot be trained on, and a model's folder would name them.
     """
@@ -90,6 +94,12 @@ def _diagnoses(stays: pd.DataFrame, cohort: Path, groups: int) -> Labels:
     uncoded = sum(not each for each in of_stays)
     if uncoded:
         log(f"diagnoses: {uncoded:,} of {len(of_stays):,} stays have no code of ICD-9 or ICD-10, and so no diagnosis")
+    names = _commonest(of_stays, stays, file)[:groups] if isinstance(groups, int) else tuple(groups)
+    return names, np.array([[group in of_stay for group in names] for of_stay in of_stays], bool)
+
+
+def _commonest(of_stays: Sequence[set[str]], stays: pd.DataFrame, file: Path) -> tuple[str, ...]:
+    """The groups that ten stays of train or more have, the commonest first."""
     is_train = (stays["split"] == "train").tolist()
     counts = Counter(group for groups in compress(of_stays, is_train) for group in groups)
     known = sorted((group for group in counts if counts[group] >= FEWEST_STAYS), key=lambda each: (-counts[each], each))
@@ -97,8 +107,7 @@ def _diagnoses(stays: pd.DataFrame, cohort: Path, groups: int) -> Labels:
         raise RequestError(
             f"cohort: expected groups of ICD-9 or ICD-10 in {file}, found none that ten stays of train have."
         )
-    names = tuple(known[:groups])
-    return names, np.array([[group in of_stay for group in names] for of_stay in of_stays], bool)
+    return tuple(known)
 
 
 def texts_of(file: Path) -> Iterator[str]:
@@ -106,6 +115,21 @@ def texts_of(file: Path) -> Iterator[str]:
     note_input(file)
     for batch in pq.ParquetFile(file).iter_batches(ROWS_AT_ONCE, columns=["text"]):
         yield from batch["text"].to_pylist()
+
+
+class Resplit(NamedTuple):
+    """A split of a cohort into validation and test, by a keyed hash of the subject; nobody is in train.
+
+    validation_share: the fraction of the subjects in validation.
+    """
+
+    validation_share: float
+    key: str
+
+    def of_subjects(self, subjects: pd.Series) -> list[str]:
+        """The splits of `subjects`, (stays,)."""
+        hashes = (unit_hash(subject, self.key) for subject in subjects)
+        return ["validation" if value < self.validation_share else "test" for value in hashes]
 
 
 @dataclass(frozen=True)
@@ -160,13 +184,19 @@ class LabelledNotes:
 
 @spinner("reading notes")
 def read_labelled_notes(
-    notes: Path, cohort: Path, outcome: PatientOutcome = READMISSION, groups: int = GROUPS
+    notes: Path,
+    cohort: Path,
+    outcome: PatientOutcome = READMISSION,
+    groups: int | Sequence[str] = GROUPS,
+    splits: Sequence[str] = SPLITS,
+    resplit: Resplit | None = None,
 ) -> LabelledNotes:
     """The notes in the folder `notes` with the labels that the folder `cohort` has for `outcome`.
 
-    groups: of diagnoses, at most.
+    groups: of diagnoses, how many at most, or their names. splits: those that are used. resplit: gives the splits in
+    place of the cohort, which then needs none.
     Raises RequestError for folders that other stages wrote, for notes of another cohort or that leak the outcome,
-    and where the labels of train, validation or test are all alike.
+    and where the labels of a split that is used are all alike.
     """
     file = _there(notes / NOTES_FILE, "notes", "domain.notes")
     about = read_json(notes / ABOUT_FILE) or {}
@@ -186,15 +216,18 @@ def read_labelled_notes(
             )
     flow = Flow(outcome.labels[0] if outcome.kind == "binary" else None)
     of_cohort = _there(cohort / name, "cohort", "domain.cohort")
-    stays = flow.count(step, read_columns(of_cohort, ["hadm_id", "subject_id", "split", *columns]))
+    ids = ["hadm_id", "subject_id"] if resplit else ["hadm_id", "subject_id", "split"]
+    stays = flow.count(step, read_columns(of_cohort, [*ids, *columns]))
     _refuse_unusable(stays, of_cohort)
     table = _matched(file, stays, cohort)
+    if resplit:
+        table = table.assign(split=resplit.of_subjects(table["subject_id"]))
     flow.keep("with notes", stays, stays["hadm_id"].isin(table["hadm_id"]))
     if left_out := flow.exclusions():
         log(f"{outcome.name}: {len(table):,} of {len(stays):,} stays; left out by each step: {left_out}")
     _refuse_shared(table, cohort)
     names, labels = labels_of(outcome, table, cohort, groups)
-    for split in SPLITS:
+    for split in splits:
         is_in = (table["split"] == split).to_numpy()
         part = flow.count(split, table[is_in])
         if outcome.kind == "binary":
@@ -205,8 +238,8 @@ def read_labelled_notes(
         if len(alike) and (outcome.kind != "multi-label" or len(alike) == len(counts)):
             raise RequestError(
                 f"cohort: expected stays with {in_words(names[alike[0]])!r} and without in {split}, found "
-                f"{counts[alike[0]]:,} of {len(part):,} with it. Take a larger cohort, or larger shares of it for "
-                "validation and test."
+                f"{counts[alike[0]]:,} of {len(part):,} with it. Take a larger cohort, or a larger fraction of it for "
+                "that split."
             )
     facts = about | ((read_json(cohort / COHORT_FACTS) or {}) if outcome is READMISSION else {})
     known = {name: facts[name] for name in RECORDED if name in facts}
@@ -221,7 +254,7 @@ def _refuse_unusable(stays: pd.DataFrame, file: Path) -> None:
             f"{file}: expected a subject_id of every stay, found none of {unknown:,} of {len(stays):,}. Without it a "
             "patient may be in two splits"
         )
-    others = int((~stays["split"].isin(SPLITS)).sum())
+    others = 0 if "split" not in stays else int((~stays["split"].isin(SPLITS)).sum())
     if others:
         raise RequestError(
             f"{file}: expected {', '.join(SPLITS)} in split, found {others:,} of {len(stays):,} stays otherwise. Name "
@@ -246,12 +279,14 @@ def _refuse_shared(table: pd.DataFrame, cohort: Path) -> None:
 
 def _matched(file: Path, stays: pd.DataFrame, cohort: Path) -> pd.DataFrame:
     """The stays that `file` has notes of, in its order."""
-    known = read_columns(file, ["hadm_id", "split"])
+    known = read_columns(file, ["hadm_id", "split"] if "split" in stays else ["hadm_id"])
     texts = [(len(text), digest_of(text)) for text in texts_of(file)]
     table = known.assign(characters=[size for size, _ in texts], digest=[digest for _, digest in texts])
     table = table.merge(stays, "left", "hadm_id", suffixes=("_of_notes", ""))
-    unmatched = int((table["split"] != table["split_of_notes"]).sum())  # a missing split differs from any
-    if unmatched:
+    is_unmatched = table["subject_id"].isna()
+    if "split" in stays:
+        is_unmatched |= table["split"] != table["split_of_notes"]
+    if unmatched := int(is_unmatched.sum()):
         raise RequestError(
             f"notes: of {len(table):,} stays in {file}, {unmatched:,} are not in the cohort of {cohort}, or in another "
             "split of it. Give the cohort that these notes were put together for."
@@ -259,7 +294,7 @@ def _matched(file: Path, stays: pd.DataFrame, cohort: Path) -> pd.DataFrame:
     blank = int((table["characters"] == 0).sum())
     if blank:
         raise RequestError(f"notes: expected a text for every stay, found none for {blank:,} in {file}")
-    return table.drop(columns="split_of_notes").infer_objects()
+    return table.drop(columns="split_of_notes", errors="ignore").infer_objects()
 
 
 def _there(file: Path, setting: str, stage: str) -> Path:

@@ -17,6 +17,7 @@ from bertrelay.settings import (
     ModelSource,
     Positive,
     Precision,
+    PredictorSource,
     Settings,
     UsedWith,
     refuse_idle,
@@ -299,6 +300,40 @@ class OutcomeSettings(LearningSettings):
     def _settings_are_of_the_task(self) -> Self:
         if OUTCOMES[self.task].kind != "binary":
             refuse_idle(self, *OF_BINARY_TASKS, because=f"the task is {self.task!r}")
+        return self
+
+
+class OutcomeEvaluateSettings(Settings):
+    """A trained model evaluated on other labelled notes, such as another hospital's (external validation)."""
+
+    model: PredictorSource
+    """Model of `domain.readmission` or `domain.outcome`: a folder, `@stage/model`, `package:name/path` or a hub id."""
+    notes: InputFile
+    """Folder that the stage of the notes wrote, as in `@notes`: of the kind of notes that the model was trained on."""
+    cohort: InputFile
+    """Folder that the stage of the cohort wrote, as in `@cohort`."""
+    split: Literal["by-subject", "cohort"] = "by-subject"
+    """Split into the admissions that recalibrate a binary model and choose a threshold for it (validation), and those
+    that evaluate it (test). `by-subject` divides all of the cohort by a keyed hash of the subject; `cohort` takes the
+    cohort's own splits and leaves out train, as for the hospital that the model was trained on."""
+    validation_share: Annotated[Share, UsedWith(split="by-subject")] = 0.5
+    """Fraction of the subjects in validation; with 0 nothing is recalibrated, and all admissions evaluate the model."""
+    split_key: Annotated[str, UsedWith(split="by-subject")] = "bertrelay"
+    """Key of the split by subject; another key gives another split."""
+    alarm_precision: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Precision that alarms at the new threshold of a binary model are to have with 95 % confidence; that of the model
+    when absent."""
+    minimum_alarms: Positive = 20
+    """Fewest validation alarms on which the new threshold rests."""
+    save: bool = False
+    """Write `model/`, the model with its new calibration and threshold, for notes of this hospital."""
+    precision: Precision = "auto"
+    batch_tokens: BatchTokens = None
+
+    @model_validator(mode="after")
+    def _something_to_save(self) -> Self:
+        if self.split == "by-subject" and not self.validation_share:
+            refuse_idle(self, "save", "alarm_precision", "minimum_alarms", because="validation_share is 0")
         return self
 
 

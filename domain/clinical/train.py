@@ -4,49 +4,34 @@ They write `model/`, `scores.parquet` (validation and test), `slices.json`, `flo
 `curves.json`, of one with classes `confusion.json`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from scipy.special import expit
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from bertrelay.cache import cached_folder
-from bertrelay.compute.engine import LOCAL_ENGINE, Engine
-from bertrelay.compute.work import Compute, Work
 from bertrelay.data.records import canonical_id
-from bertrelay.data.shards import ShardFiles, SpanReader, cut_spans
 from bertrelay.device import ComputePrecision, default_device
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.statistics import none_if_nan
-from bertrelay.files import read_json, write_json
-from bertrelay.fingerprint import Digests, fingerprint
-from bertrelay.inference.run_model import connect, fill_shards
-from bertrelay.model.tokenizer import plain_rules
-from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, main_first, map_over_processes
-from bertrelay.progress import Bar, progress
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
+from bertrelay.progress import progress, spinner
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import train
 from bertrelay.training.task import Batch
-from domain.clinical.chunks import (
-    Chunker,
-    ChunkTokens,
-    chunk_tokens,
-    subwords_per_word,
-    unknown_shares,
-    warn_of_unknown,
-)
-from domain.clinical.evaluate import ScoredSplit, evaluate_model
-from domain.clinical.metrics import Floats, auprc_of, auroc_of, mean_of_known
-from domain.clinical.model import OutcomeModel, chunk_log_odds, start_model
+from domain.clinical.aggregation import choose_c
+from domain.clinical.baselines import baselines
+from domain.clinical.chunks import ChunkTokens
+from domain.clinical.evaluate import Evaluation, ScoredSplit, cut_notes, fit_on_validation, score_split
+from domain.clinical.metrics import Floats, auprc_of, auroc_of, best_metrics, mean_of_known
+from domain.clinical.model import OutcomeModel, save_model, start_model
 from domain.clinical.outcomes import LabelledNotes, read_labelled_notes
 from domain.clinical.settings import (
     OUTCOMES,
@@ -58,9 +43,7 @@ from domain.clinical.settings import (
     ReadmissionSettings,
 )
 
-SHARD_CHARACTERS = 400_000  # of notes, whose chunks a kill costs at most
 CRITERION = "validation/auroc"
-IDS, CHUNKS, DONE, FORMAT = "ids.bin", "chunks.bin", "done.json", 4
 
 
 class OutcomeTask:
@@ -102,19 +85,17 @@ class OutcomeTask:
 
     def evaluate(self, process_group: ProcessGroup = SINGLE_PROCESS) -> Metrics:
         """AUROC and average precision of the validation admissions, of several labels their means."""
-        validation = self.scored("validation", process_group=process_group)
+        validation = score_split(
+            self.outcome_model,
+            self.notes,
+            self.tokens,
+            "validation",
+            precision=self.precision,
+            process_group=process_group,
+        )
         found = validation.probabilities(self.outcome_model.settings)
         metrics = {CRITERION: auroc_of, "validation/auprc": auprc_of}
         return {name: mean_of_known(metric, found, validation.labels) for name, metric in metrics.items()}
-
-    def scored(self, split: str, bar: Bar | None = None, process_group: ProcessGroup = SINGLE_PROCESS) -> ScoredSplit:
-        """The admissions of a split, with the probabilities of their chunks."""
-        is_in = self.notes.is_in(split)
-        chunks = np.flatnonzero(is_in[self.tokens.admissions])
-        numbers = (np.cumsum(is_in) - 1)[self.tokens.admissions[chunks]]
-        compute = partial(chunk_log_odds, self.outcome_model, self.tokens, precision=self.precision, bar=bar)
-        log_odds = map_over_processes(compute, chunks, process_group)
-        return ScoredSplit(split, self.notes.table[is_in], self.notes.labels[is_in], numbers, expit(log_odds))
 
 
 def negative_log_likelihood(logits: Tensor, labels: Tensor, kind: Kind) -> Tensor:
@@ -163,34 +144,40 @@ def _trained(
     )
     model = start_model(settings.base, how, dropout=settings.dropout, seed=settings.seed, cache=context.cache)
     model.network.to(default_device())
-    chunker = Chunker(model.tokenizer, settings.chunking)
-    rules = plain_rules(model.tokenizer).to_str()
-    parts = {"notes": Digests().of_file(notes.file), "rules": rules, "chunking": settings.chunking.model_dump()}
-    folder = context.cache.folder / "chunks" / fingerprint(parts | {"format": FORMAT})[:32]
-    engine = context.engine_before_training
-    with main_first(context.process_group):
-        tokens = stored_chunk_tokens(notes.texts, notes.table["characters"].tolist(), chunker, folder, engine)
-    unknown, is_unreadable = unknown_shares(tokens, len(notes), chunker)
-    if len(unread := np.flatnonzero(is_unreadable)):
-        raise RequestError(
-            "notes: expected a text that the base can read for every stay, found white space, what its tokenizer drops "
-            f"or no word of its vocabulary for {len(unread):,} of {len(notes):,} in {notes.file}, the first in row "
-            f"{unread[0] + 1:,}. Leave these notes out, or take a base that knows their language."
-        )
-    subwords = subwords_per_word(tokens, len(notes), chunker)
-    warn_of_unknown(unknown, subwords)
-    usual = none_if_nan(float(np.median(subwords[notes.is_in("train")])))
+    notes, tokens = cut_notes(model, notes, context)
+    usual = none_if_nan(float(notes.table["subwords_per_word"][notes.is_in("train")].median(skipna=False)))
     model = replace(model, settings=how.model_copy(update={"subwords_per_word": usual}))
-    notes = replace(notes, table=notes.table.assign(unknown_share=unknown, subwords_per_word=subwords))
     precision = context.precision(settings.precision)
     task = OutcomeTask(model, settings, notes, tokens, precision)
     metrics = train(task, settings, context.output, context.work, precision)
     if not context.process_group.is_main:
         return {}
     with progress("reading chunks", len(tokens) - len(task.chunks), "chunks") as bar:
-        validation, test = task.scored("validation", bar), task.scored("test", bar)
-    tested = evaluate_model(model, notes, tokens, validation, test, settings, context.output, risks)
+        score = partial(score_split, model, notes, tokens, precision=precision, bar=bar)
+        validation, test = score("validation"), score("test")
+    with spinner("calibrating"):
+        fitted = _fitted(model.settings, validation, settings)
+    save_model(replace(model, settings=fitted), context.output / "model")
+    permutations = settings.permutations if fitted.outcome.kind == "binary" else 0
+    others = list(baselines(notes, permutations, settings.seed))
+    evaluation = Evaluation(notes, tokens, validation, test, fitted, settings.minimum_alarms)
+    tested = evaluation.write(Path(settings.cohort), context.output, others)
+    if risks is not None:
+        tested |= best_metrics(test.table["subject_id"].to_numpy(), test.labels[:, 0], risks[notes.is_in("test")])
     return tested | metrics  # those of test come first
+
+
+def _fitted(model: OutcomeModelSettings, validation: ScoredSplit, settings: LearningSettings) -> OutcomeModelSettings:
+    """The model with the c that is best on validation, and of a binary task recalibration and threshold."""
+
+    def auroc_with(c: float) -> float | None:
+        return mean_of_known(auroc_of, validation.probabilities(model.model_copy(update={"c": c})), validation.labels)
+
+    if settings.c == "chosen":
+        model = model.model_copy(update={"c": choose_c(auroc_with)})
+    if model.outcome.kind != "binary":
+        return model
+    return fit_on_validation(model, validation, settings.alarm_precision, settings.minimum_alarms)
 
 
 def _true_risks(notes: LabelledNotes, file: Path) -> Floats:
@@ -214,71 +201,3 @@ def _true_risks(notes: LabelledNotes, file: Path) -> Floats:
             "Give the one of the same hospital."
         )
     return risks
-
-
-def stored_chunk_tokens(
-    texts: Callable[[], Iterator[str]],
-    characters: Sequence[int],
-    chunker: Chunker,
-    folder: Path,
-    engine: Engine = LOCAL_ENGINE,
-) -> ChunkTokens:
-    """The chunks of some texts, read from `folder` or written there first, by whichever process comes first.
-
-    texts: begins to read them; they have so many `characters` each.
-    folder: named by the caller after everything the chunks depend on.
-    engine: where they are cut; this process sends the texts.
-    Killed, it resumes at the shards that are missing. Raises WorkError for texts that changed.
-    """
-    spans = cut_spans(((size, size) for size in characters), SHARD_CHARACTERS)
-
-    def cut(building: Path) -> None:
-        reader = SpanReader(texts, "notes: the input", len)
-        work = Work(reader.read, partial(_start, chunker), "cutting notes into chunks", "characters")
-        with connect(engine) as executor:
-            shards = fill_shards(
-                building / "shards",
-                spans,
-                {"block": SHARD_CHARACTERS},
-                work,
-                suffix=".npz",
-                write=_write_shard,
-                executor=executor,
-            )
-        _assemble(shards, building)
-        shards.remove()
-
-    cached_folder(folder, cut, resume=True)
-    admissions, starts, ends, lengths = np.fromfile(folder / CHUNKS, np.int64).reshape(-1, 4).T.copy()
-    ids: Any = np.memmap(folder / IDS, np.int32, "r") if len(lengths) else np.zeros(0, np.int32)
-    lost, places = read_json(folder / DONE) or {}, np.stack([starts, ends], axis=1)
-    return ChunkTokens(ids, np.cumsum(lengths) - lengths, lengths, admissions, places, **lost)
-
-
-def _start(chunker: Chunker) -> Compute[list[str], ChunkTokens]:
-    """Cuts the texts of spans into chunks, whose admissions count from the first one of their span."""
-
-    def tokens(spans: Iterable[list[str]], bar: Bar) -> Iterator[ChunkTokens]:
-        for texts in spans:
-            yield chunk_tokens(texts, chunker)
-            bar.advance(sum(map(len, texts)))
-
-    return tokens
-
-
-def _write_shard(path: Path, tokens: ChunkTokens) -> None:
-    chunks = np.column_stack([tokens.admissions, tokens.spans, tokens.lengths])  # (chunks, 4)
-    with path.open("wb") as file:
-        np.savez(file, ids=tokens.ids, chunks=chunks, lost=tokens.lost_chunks)
-
-
-def _assemble(shards: ShardFiles, folder: Path) -> None:
-    """Writes what all shards hold to `folder`."""
-    lost = 0
-    with (folder / IDS).open("wb") as ids, (folder / CHUNKS).open("wb") as chunks:
-        for path, span in zip(shards.complete(), shards.spans, strict=True):
-            with np.load(path) as shard:
-                ids.write(shard["ids"].tobytes())
-                chunks.write((shard["chunks"] + [span.first, 0, 0, 0]).tobytes())
-                lost += int(shard["lost"])
-    write_json(folder / DONE, {"lost_chunks": lost})

@@ -246,7 +246,7 @@ def outcomes(folder: Path, with_text: bool = True) -> Iterator[Part]:  # noqa: A
         yield ABOUT.format(GREY)
         yield list(_outcome_curves(curves))
     if "alarms" in curves:
-        yield Markup("<p>{}</p>").format(_alarms(curves["alarms"]))
+        yield from (Markup("<p>{}</p>").format(_alarms(threshold)) for threshold in curves["alarms"])
     if confusion := read_json(folder / CONFUSION):
         labels = [in_words(label) for label in confusion["labels"]]
         rows = [[f"{count:,}" for count in row] if row else ["–"] * len(labels) for row in confusion["rows"]]
@@ -257,7 +257,8 @@ def outcomes(folder: Path, with_text: bool = True) -> Iterator[Part]:  # noqa: A
     if slices:
         yield _groups(GROUPS, slices, ["auroc", "auprc", "prevalence", mean])
     if any("calibration_error" in each for each in known):
-        yield _groups(CALIBRATION, [each for each in slices if each["figures"]], CALIBRATION_METRICS)
+        names = [name for name in CALIBRATION_METRICS if any(name in each for each in known)]
+        yield _groups(CALIBRATION, [each for each in slices if each["figures"]], names)
 
 
 def _groups(caption: str, slices: Iterable[Mapping[str, Any]], names: Sequence[str]) -> Listing:
@@ -273,13 +274,19 @@ def _groups(caption: str, slices: Iterable[Mapping[str, Any]], names: Sequence[s
 
 
 def _alarms(found: Mapping[str, Any]) -> str:
-    """The alarm threshold and the counts behind it."""
-    required = f"a precision of {found['precision']:g} with 95 % confidence, on at least {found['minimum']:,} alarms"
+    """Sentences on an alarm threshold and the counts behind it; those of a model that was trained before by minimum."""
+    required = f"a precision of {found['precision']:g} with 95 % confidence"
+    subject, data = "Alarms", "the validation split"
+    if found["minimum"] is None:
+        subject, data = "Alarms by the threshold of the model", "the validation split of its training"
+    else:
+        required += f", on at least {found['minimum']:,} alarms"
+        subject += " by the threshold chosen here" if found["column"] else ""
     if found["threshold"] is None:
-        return f"Alarms: no threshold reaches {required}, on the validation split."
+        return f"{subject}: no threshold reaches {required}, on {data}."
     return (
-        f"Alarms: from P = {shown(found['threshold'])} on. On the validation split {found['right']:,} of "
-        f"{found['alarms']:,} alarms were right. Required was {required}."
+        f"{subject}: from a probability of {shown(found['threshold'])} on. On {data} {found['right'] or 0:,} of "
+        f"{found['alarms'] or 0:,} alarms were right. Required was {required}."
     )
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from bertrelay.evaluation.verdict import Gain, judge
-from domain.verdicts import of_answers, of_entities, of_outcome
+from domain.verdicts import of_answers, of_entities, of_evaluated_outcome, of_outcome
 
 
 def interval(name, value, low, high):
@@ -46,6 +46,22 @@ def test_a_good_model_gets_a_short_neutral_verdict():
 def test_each_way_to_fail_comes_first_in_its_verdict(changed, level, words):
     verdict = of_outcome(GOOD | changed)
     assert (verdict.level, verdict.text.split(". ")[0]) == (level, words)
+
+
+def test_a_model_on_other_notes_is_judged_by_its_probabilities_before_the_recalibration():
+    ratio, before = (
+        interval("observed_expected", 1.0, 0.9, 1.1),
+        interval("observed_expected_uncalibrated", 0.6, 0.5, 0.7),
+    )
+    shipped = GOOD | ratio | {"brier_uncalibrated": 0.15}
+    assert of_evaluated_outcome(shipped | before | {"recalibration_slope": 0.0}).text.startswith(
+        "Its probabilities are too high here (observed/expected 0.60). AUROC 0.870"
+    )
+    assert of_evaluated_outcome(shipped | interval("observed_expected_uncalibrated", 1.3, 1.2, 1.4)).level == "warn"
+    assert of_evaluated_outcome(shipped | before | {"brier_uncalibrated": 0.3}).text.startswith(
+        "No better than the prevalence; its probabilities are too high"
+    )
+    assert of_evaluated_outcome(GOOD | ratio).level == "good"  # of one that is not recalibrated
 
 
 def test_an_outcome_with_several_labels_is_judged_by_its_macro_auroc():

@@ -154,12 +154,21 @@ def test_classes_have_a_table_of_what_was_taken_for_what(tmp_path):
     assert found.rows == [["under 3 days", "1,200", "15"], ["over 7 days", "–", "–"]]
 
 
-def test_the_counts_behind_the_alarm_threshold_are_shown_or_that_there_is_none(tmp_path):
-    for threshold, right, shown in (
-        (0.4125, 1020, "from P = 0.412 on. On the validation split 1,020 of 1,204"),
-        (None, None, "no threshold reaches a precision of 0.8 with 95 % confidence, on at least 20"),
+def test_counts_behind_alarm_thresholds_are_shown_or_that_there_is_none(tmp_path):
+    reached = "Alarms: from a probability of 0.412 on. On the validation split 1,020 of 1,204"
+    not_reached = "no threshold reaches a precision of 0.8 with 95 % confidence, on at least 20"
+    shipped = (
+        "Alarms by the threshold of the model: from a probability of 0.412 on. On the validation split of its training"
+    )
+    anew = "Alarms by the threshold chosen here: from a probability of 0.412 on. On the validation split 1,020"
+    for threshold, right, minimum, column, shown in (
+        (0.4125, 1020, 20, "", reached),
+        (None, None, 20, "", not_reached),
+        (0.4125, 1020, None, "", shipped),
+        (0.4125, 1020, 20, "recalibrated", anew),
     ):
-        alarms = {"precision": 0.8, "minimum": 20, "threshold": threshold, "alarms": 1204, "right": right}
+        counts = {"threshold": threshold, "alarms": 1204, "right": right}
+        alarms = [{"column": column, "precision": 0.8, "minimum": minimum, **counts}]
         _, curves, text = findings.outcomes(written(tmp_path, curves=CURVES | {"alarms": alarms}))
         assert shown in text
         assert [curve.title.split()[0] for curve in curves] == ["ROC", "Precision", "Calibration", "AUROC", "P"]

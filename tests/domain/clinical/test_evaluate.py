@@ -8,7 +8,7 @@ from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_s
 from bertrelay.evaluation.statistics import resampled_weights
 from domain.clinical.baselines import Baseline
 from domain.clinical.calibration import calibrated, fit_recalibration
-from domain.clinical.evaluate import evaluate_baseline, of_baseline
+from domain.clinical.evaluate import evaluate_baseline, in_column
 from domain.clinical.metrics import (
     Predicted,
     alarm_metrics,
@@ -30,13 +30,20 @@ def drawn(count=400, seed=0):
 
 
 def predicted(probabilities, outcomes, **more):
-    return Predicted(np.arange(len(outcomes)) // 2, outcomes, probabilities, **{"calibrated": probabilities, **more})
+    return Predicted(
+        np.arange(len(outcomes)) // 2,
+        outcomes,
+        probabilities,
+        **{"calibrated": probabilities, "uncalibrated": probabilities, **more},
+    )
 
 
 def test_every_metric_is_that_of_scikit_learn_and_has_an_interval_that_holds_it():
     probabilities, outcomes = drawn()
     uncalibrated = probabilities**2
-    found = binary_metrics(predicted(uncalibrated, outcomes, calibrated=probabilities), threshold=0.3)
+    found = binary_metrics(
+        predicted(uncalibrated, outcomes, calibrated=probabilities, uncalibrated=uncalibrated), threshold=0.3
+    )
     raised = uncalibrated >= 0.3
     expected = {
         "auroc": roc_auc_score(outcomes, uncalibrated),
@@ -87,7 +94,7 @@ def test_baselines_are_calibrated_on_validation_as_the_model_is():
     baseline = Baseline("tfidf", *(each[:, None] for each in too_sure), permuted=np.linspace(0.4, 0.6, 20))
     ours = Predicted(np.arange(2_000), outcomes, of_test, of_test)
     other, metrics = evaluate_baseline(baseline, outcomes_before, ours)
-    found = of_baseline("tfidf", metrics)
+    found = in_column("tfidf", metrics)
     fitted = fit_recalibration(too_sure[0], outcomes_before)
     assert fitted == pytest.approx((1 / 3, -0.5), abs=0.1)
     assert found["brier/tfidf"] == pytest.approx(brier_score_loss(outcomes, calibrated(too_sure[1], *fitted)))

@@ -24,7 +24,7 @@ def drawn(groups, seed=0):
 
 
 def slices(groups, probability, calibrated, outcomes, subjects, seed=0):
-    return groups_module.slices(groups, Predicted(subjects, outcomes, probability, calibrated), seed)
+    return groups_module.slices(groups, Predicted(subjects, outcomes, probability, calibrated, probability), seed)
 
 
 def test_a_group_has_its_own_metrics_and_intervals_that_resample_its_subjects_with_all_their_admissions():

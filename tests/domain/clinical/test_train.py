@@ -15,15 +15,15 @@ from bertrelay.compute.engine import LOCAL_ENGINE, Engine
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.process_group import ProcessGroup
 from bertrelay.stage import StageContext
-from domain.clinical import train
+from domain.clinical import chunks, train
 from domain.clinical.aggregation import aggregate
 from domain.clinical.calibration import fit_recalibration
-from domain.clinical.chunks import Chunker, chunk_tokens
-from domain.clinical.evaluate import while_reading
+from domain.clinical.chunks import Chunker, chunk_tokens, stored_chunk_tokens
+from domain.clinical.metrics import while_reading
 from domain.clinical.model import chunk_log_odds, load_model, start_model
 from domain.clinical.outcomes import read_labelled_notes
 from domain.clinical.settings import OutcomeModelSettings, ReadmissionSettings
-from domain.clinical.train import chunk_weights, run, stored_chunk_tokens
+from domain.clinical.train import chunk_weights, run
 
 NOWHERE = Engine(engine="ray://127.0.0.1:9")  # a cluster that does not answer
 CHUNKING = {"max_tokens": 24}
@@ -55,7 +55,7 @@ def test_two_processes_that_share_an_evaluation_find_what_one_does(
     clinic, bert, tmp_path, evaluated_twice, monkeypatch
 ):
     found = evaluated_twice("domain.clinical.train")
-    monkeypatch.setattr(train, "evaluate_model", lambda *_: {})  # of test, which is another's
+    monkeypatch.setattr(train.Evaluation, "write", lambda *_: {})  # of test, which is another's
     run(settings(clinic, bert, epochs=1), StageContext(tmp_path, Cache(tmp_path / "cache")))
     [(alone, shared)] = found
     assert shared == pytest.approx(alone, abs=1e-5) and 0.5 < alone["validation/auprc"] < 1
@@ -162,13 +162,13 @@ def test_no_batch_changes_a_chunk(bert, batch_tokens):
 
 
 def test_stored_chunks_are_those_in_memory_and_a_failure_costs_a_shard(bert, tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "SHARD_CHARACTERS", 1000)
+    monkeypatch.setattr(chunks, "SHARD_CHARACTERS", 1000)
     model = start_model(bert, OutcomeModelSettings.model_validate({"chunking": {"max_tokens": 16, "max_chunks": 2}}))
     chunker, texts, cut = Chunker(model.tokenizer, model.settings.chunking), [*stays(40)["text"], "", "Slept well."], []
     inside = chunk_tokens(texts, chunker)
     assert inside.lost_chunks > 0
     assert np.bincount(inside.admissions, minlength=42)[-2:].tolist() == [0, 1]
-    monkeypatch.setattr(train, "chunk_tokens", lambda each, chunker: cut.extend(each) or chunk_tokens(each, chunker))
+    monkeypatch.setattr(chunks, "chunk_tokens", lambda each, chunker: cut.extend(each) or chunk_tokens(each, chunker))
 
     def store(given, engine=LOCAL_ENGINE):
         return stored_chunk_tokens(lambda: iter(given), list(map(len, texts)), chunker, tmp_path / "chunks", engine)
@@ -315,7 +315,7 @@ def test_a_stay_with_nothing_to_read_is_reported_before_training(bert, tmp_path,
     write_stays(tmp_path, table.assign(text=table["text"].where(table.index != 7, unreadable)))
     with pytest.raises(
         RequestError,
-        match=r"a text that the base can read for every stay, found .* for 1 of 40 in .*, the first in row 8",
+        match=r"a text that the model can read for every stay, found .* for 1 of 40 in .*, the first in row 8",
     ):
         run(settings(tmp_path, bert), context)
     assert not list(context.output.iterdir())
