@@ -30,7 +30,7 @@ from bertrelay.model.new import train_wordpiece
 from domain.clinical.model import save_model, start_model
 from domain.clinical.predict import ReadmissionScorer, clean_and_join
 from domain.clinical.predict_files import score_file
-from domain.clinical.settings import OutcomeModelSettings
+from domain.clinical.settings import ModelDescription
 from pipelines.samples.hospital import write_hospital
 from pipelines.samples.settings import HospitalSettings
 
@@ -85,7 +85,7 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     claims, contenders = list[Claim](), {}
     if options.model is None:
         options.model = options.scratch / "minilm"
-        save_model(start_model(MINILM, OutcomeModelSettings()), options.model)
+        save_model(start_model(MINILM, ModelDescription()), options.model)
     for words in options.words:
         texts = hospital_notes(options.scratch / f"hospital-{words}", words, options.notes)
         contenders[words] = results = compete(options, texts)
@@ -93,7 +93,7 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
         claims.append(at_least(FASTER, f"the usual chunks/s, notes of {words:,} words", faster))
     encoder, stand_in = options.scratch / "encoder", str(options.scratch / "stand-in")
     save_stand_in(encoder, train_wordpiece(texts, 1_000, PADDED_TO), PADDED_TO)
-    save_model(start_model(encoder, OutcomeModelSettings()), Path(stand_in))
+    save_model(start_model(encoder, ModelDescription()), Path(stand_in))
     given = {f"{count:,} admissions": (stand_in, texts, count, options.scratch) for count in options.admissions}
     measured = memories(prepare_scoring, given)
     claims.append(growth_claim(" → ".join(given), SLACK_MB, measured))

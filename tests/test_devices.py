@@ -21,7 +21,7 @@ from domain.biomedical.qa.settings import QaSettings
 from domain.clinical.model import save_model as save_outcome
 from domain.clinical.model import start_model as start_outcome
 from domain.clinical.predict import OutcomeScorer
-from domain.clinical.settings import OutcomeModelSettings
+from domain.clinical.settings import ModelDescription
 from domain.terms import term_vectors
 from students import shrink
 from teachers.pairs.model import start_cross_encoder
@@ -44,7 +44,7 @@ def compare_devices(folder):
     save_tags(start_tags(tagging, LabelSet.of_types(["Disease"])), folder / "tags")
     answering = QaSettings.model_validate({**given, "max_tokens": 24, "overlap": 20})
     save_answers(start_answers(answering), folder / "answers")
-    how = OutcomeModelSettings.model_validate({"chunking": {"max_tokens": 8}, "threshold": 0.4})
+    how = ModelDescription.model_validate({"chunking": {"max_tokens": 8}, "threshold": 0.4})
     save_outcome(start_outcome(base, how), folder / "outcome")
 
     def vectors(device):

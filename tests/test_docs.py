@@ -19,7 +19,7 @@ from domain.biomedical.ner.settings import NerSettings
 from domain.biomedical.qa import model as qa
 from domain.biomedical.qa.settings import QaSettings
 from domain.clinical import model as outcome_model
-from domain.clinical.settings import ChunkSettings, OutcomeModelSettings
+from domain.clinical.settings import ChunkSettings, ModelDescription
 from pipelines.cli.app import app
 from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY
@@ -96,7 +96,7 @@ def write_clinic(folder, bert):
     bert.backbone.save_pretrained(results["pretraining"] / "model")
     bert.tokenizer.save_pretrained(results["pretraining"] / "model")
     readmission = outcome_model.start_model(
-        results["pretraining"] / "model", OutcomeModelSettings(chunking=ChunkSettings(max_tokens=32))
+        results["pretraining"] / "model", ModelDescription(chunking=ChunkSettings(max_tokens=32))
     )
     (folder / "runs/clinic/readmission/latest").mkdir(parents=True)
     outcome_model.save_model(readmission, folder / "runs/clinic/readmission/latest/model")

@@ -17,13 +17,13 @@ from domain.biomedical.qa import model as answers
 from domain.biomedical.qa.predict import QuestionAnswerer
 from domain.biomedical.qa.settings import QaSettings
 from domain.clinical import model as outcome_model
-from domain.clinical.settings import OutcomeModelSettings
+from domain.clinical.settings import ModelDescription
 from teachers.pairs.model import CrossEncoder, start_cross_encoder
 from teachers.sbert_paper.bilstm import BiLstmEncoder
 from teachers.sbert_paper.poly_encoder import PolyEncoder
 
 TEXTS = ["The heart beats.", "Lungs breathe air."]
-OUTCOME = OutcomeModelSettings.model_validate({"chunking": {"max_tokens": 24}})
+OUTCOME = ModelDescription.model_validate({"chunking": {"max_tokens": 24}})
 
 
 def save_entities(base, folder):

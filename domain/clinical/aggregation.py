@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from domain.clinical.settings import PAPERS_C, AggregationName, OutcomeModelSettings
+from domain.clinical.settings import PAPERS_C, AggregationName, ModelDescription
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.integer]
@@ -36,15 +36,16 @@ def aggregate(
 
 
 def aggregate_labels(
-    probabilities: NDArray[np.floating], admissions: Integers, count: int, how: OutcomeModelSettings
+    probabilities: NDArray[np.floating], admissions: Integers, count: int, description: ModelDescription
 ) -> Floats:
     """P of each label, (count, labels), from those of chunks, (chunks, labels): the formula, label by label.
 
     Where exactly one label is true, those of an admission are divided by their sum.
     """
-    of_labels = [aggregate(of_label, admissions, count, how.aggregation, how.c) for of_label in probabilities.T]
+    aggregation, c = description.aggregation, description.c
+    of_labels = [aggregate(of_label, admissions, count, aggregation, c) for of_label in probabilities.T]
     found = np.stack(of_labels, axis=1)
-    return found / found.sum(axis=1, keepdims=True) if how.outcome.kind == "multi-class" else found
+    return found / found.sum(axis=1, keepdims=True) if description.outcome.kind == "multi-class" else found
 
 
 def contributions(

@@ -9,6 +9,7 @@ from sklearn.base import clone
 from sklearn.dummy import DummyClassifier
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -101,6 +102,6 @@ def _permuted_aurocs(
         for place in range(permutations):
             labels = notes.permuted_labels("train", generator)[:, 0]
             scores = clone(fitted).fit(train, labels).decision_function(test)
-            aurocs[place] = auroc_of(scores, outcomes)
+            aurocs[place] = roc_auc_score(outcomes, scores)
             bar.advance()
     return aurocs

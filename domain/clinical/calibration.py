@@ -8,6 +8,7 @@ The latter is fitted on validation examples, which keep their prevalence:
 label.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +26,6 @@ TINY = 1e-9
 UNCALIBRATED = "_uncalibrated"
 CALIBRATION_ERRORS = ("calibration_error", f"calibration_error{UNCALIBRATED}")
 BINS = 10
-STEPS, LARGEST_STEP, SMALLEST_STEP = 30, 2.0, 1e-5
 SMALLEST_SPREAD = 1e-6
 """Of log-odds; what differs by less is rounding, and has no slope."""
 FEWEST_FOR_SLOPE = 10
@@ -146,70 +146,72 @@ class Bins:
         return {f"{number}": shares[..., number] for number in self.numbers}
 
 
-class Calibration:
-    """The calibration of probabilities; metrics (…,), nan where undefined.
-
-    observed_expected: positives divided by the sum of the probabilities (calibration-in-the-large).
-    calibration_slope: of a logistic regression of the outcome on the log-odds.
-    calibration_intercept: of one with the slope held at 1.
-    calibration_error: over bins of equal size.
-    Ideal are 1, 1, 0 and 0.
-    """
-
-    def __init__(self, probability: Floats, outcomes: Flags) -> None:
-        self._probability, self._outcomes = probability, outcomes.astype(np.float64)
-        self._log_odds, self._bins = log_odds_of(probability), Bins(probability, outcomes)
-        ones = np.ones(len(outcomes))
-        centre, spread = (self._log_odds.mean(), self._log_odds.std()) if len(outcomes) else (0.0, 0.0)
-        self._spread = float(spread) if spread > SMALLEST_SPREAD else np.inf
-        scaled = (self._log_odds - centre) / self._spread
-        self._features = np.stack([ones, scaled], axis=1)  # (admissions, 2)
-        self._start = logistic_regression(self._features, 0.0, self._outcomes, ones)
-        self._shift = logistic_regression(self._features[:, :1], self._log_odds, self._outcomes, ones)
-
-    def metrics(self, weights: Floats, suffix: str = "") -> dict[str, Floats]:
-        """Those above and the Brier score, by name."""
-        both = logistic_regression(self._features, 0.0, self._outcomes, weights, self._start)
-        shift = logistic_regression(self._features[:, :1], self._log_odds, self._outcomes, weights, self._shift)
-        metrics = {
-            "brier": ratio(weights @ (self._probability - self._outcomes) ** 2, weights.sum(-1)),
-            "calibration_error": self._bins.error(weights),
-            "observed_expected": ratio(weights @ self._outcomes, weights @ self._probability),
-            "calibration_slope": both[..., 1] / self._spread,
-            "calibration_intercept": shift[..., 0],
-        }
-        return {f"{name}{suffix}": value for name, value in metrics.items()}
-
-
 def calibration_metrics(outcomes: Flags, calibrated: Floats, uncalibrated: Floats | None = None) -> MetricsOfWeights:
-    """The metrics of `calibrated`, and as `_uncalibrated` those of the probabilities before the recalibration."""
-    after = Calibration(calibrated, outcomes)
-    before = None if uncalibrated is None else Calibration(uncalibrated, outcomes)
-    return lambda weights: after.metrics(weights) | (before.metrics(weights, UNCALIBRATED) if before else {})
+    """Brier score, calibration error and observed/expected of `calibrated`, and `_uncalibrated` those before it.
 
-
-def logistic_regression(
-    features: Floats, offsets: Floats | float, outcomes: Floats, weights: Floats, start: Floats | None = None
-) -> Floats:
-    """Coefficients of unpenalised logistic regressions, one for each row of weights, (…, features), all at once.
-
-    features: (admissions, features). offsets: added to the log-odds. start: coefficients to begin with.
-    nan where there is no finite solution: one outcome, separable ones, features that say the same. By Newton's method.
+    brier: mean squared distance of probability and outcome. calibration_error: over bins of equal size, ideally 0.
+    observed_expected: positives divided by the sum of the probabilities (calibration-in-the-large), ideally 1.
     """
-    size = features.shape[1]
-    products = (features[:, :, None] * features[:, None, :]).reshape(len(features), size * size)
-    begin = np.zeros(size) if start is None or np.isnan(start).any() else start
-    coefficients = np.broadcast_to(begin, (*weights.shape[:-1], size)).copy()
-    unsolved = np.zeros(weights.shape[:-1], bool)
-    for _ in range(STEPS):
-        expected = expit(coefficients @ features.T + offsets)  # (…, admissions)
-        gradient = (weights * (outcomes - expected)) @ features
-        curvature = ((weights * (expected * (1 - expected))) @ products).reshape(*gradient.shape, size)
-        diagonal = np.diagonal(curvature, axis1=-2, axis2=-1)
-        unsolved |= (diagonal.min(-1) <= TINY) | (np.linalg.det(curvature) <= TINY * diagonal.prod(-1))
-        step = np.linalg.solve(np.where(unsolved[..., None, None], np.eye(size), curvature), gradient[..., None])
-        step = np.where(unsolved[..., None], 0.0, np.clip(step[..., 0], -LARGEST_STEP, LARGEST_STEP))
-        coefficients, moves = coefficients + step, np.abs(step).max(-1) > SMALLEST_STEP
-        if not moves.any():
-            break
-    return np.where((unsolved | moves)[..., None], np.nan, coefficients)
+    endings = {"": calibrated} | ({} if uncalibrated is None else {UNCALIBRATED: uncalibrated})
+    bins = {ending: Bins(probability, outcomes) for ending, probability in endings.items()}
+
+    def metrics_of(weights: Floats) -> dict[str, Floats]:
+        metrics: dict[str, Floats] = {}
+        for ending, probability in endings.items():
+            observed, expected = weights @ outcomes.astype(np.float64), weights @ probability
+            metrics[f"brier{ending}"] = ratio(weights @ (probability - outcomes) ** 2, weights.sum(-1))
+            metrics[f"calibration_error{ending}"] = bins[ending].error(weights)
+            metrics[f"observed_expected{ending}"] = ratio(observed, expected)
+        return metrics
+
+    return metrics_of
+
+
+def calibration_fits(outcomes: Flags, calibrated: Floats, uncalibrated: Floats | None = None) -> MetricsOfWeights:
+    """Slope and intercept of logistic regressions on the log-odds of `calibrated`, and of those before it.
+
+    calibration_slope: of a regression of the outcome on the log-odds, ideally 1.
+    calibration_intercept: of one with the slope held at 1, ideally 0 (Van Calster et al. 2019).
+    Weights are the numbers of times that an admission is in a resample; every resample is fitted by itself.
+    """
+    endings = {"": calibrated} | ({} if uncalibrated is None else {UNCALIBRATED: uncalibrated})
+    fits = {"calibration_slope": calibration_slope, "calibration_intercept": calibration_intercept}
+
+    def metrics_of(weights: Floats) -> dict[str, Floats]:
+        metrics: dict[str, Floats] = {}
+        for ending, probability in endings.items():
+            log_odds = log_odds_of(probability)
+            for name, fit in fits.items():
+                metrics[f"{name}{ending}"] = np.apply_along_axis(_fitted_to, -1, weights, fit, log_odds, outcomes)
+        return metrics
+
+    return metrics_of
+
+
+def _fitted_to(weights: Floats, fit: Callable[[Floats, Flags], float], log_odds: Floats, outcomes: Flags) -> float:
+    rows = np.repeat(np.arange(len(outcomes)), weights.astype(np.int64))
+    return fit(log_odds[rows], outcomes[rows])
+
+
+def calibration_slope(log_odds: Floats, outcomes: Flags) -> float:
+    """The slope of an unpenalised logistic regression of `outcomes` on `log_odds`, both (admissions,).
+
+    nan where there is no finite one: one outcome, or outcomes that a threshold separates, or log-odds that are alike.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    positive, negative = log_odds[outcomes], log_odds[~outcomes]
+    if not len(positive) or not len(negative) or (spread := float(log_odds.std())) <= SMALLEST_SPREAD:
+        return np.nan
+    if positive.min() >= negative.max() or positive.max() <= negative.min():
+        return np.nan
+    model = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-10)
+    scaled = (log_odds - log_odds.mean()) / spread
+    return float(model.fit(scaled[:, None], outcomes).coef_[0, 0]) / spread
+
+
+def calibration_intercept(log_odds: Floats, outcomes: Flags) -> float:
+    """The intercept of a logistic regression with `log_odds` as offset, both (admissions,); nan of one outcome."""
+    if not outcomes.any() or outcomes.all():
+        return np.nan
+    return _intercept(log_odds, float(outcomes.mean()))

@@ -59,8 +59,8 @@ from domain.clinical.settings import (
     FLOW,
     SCORES,
     SLICES,
+    ModelDescription,
     OutcomeEvaluateSettings,
-    OutcomeModelSettings,
 )
 
 RECALIBRATED = "recalibrated"
@@ -84,7 +84,7 @@ def run(settings: OutcomeEvaluateSettings, context: StageContext) -> Metrics:
     if not context.process_group.is_main:
         return {}
     model = load_model(settings.model, cache=context.cache)
-    shipped, is_binary = model.settings, model.settings.outcome.kind == "binary"
+    shipped, is_binary = model.description, model.description.is_binary
     if settings.save and not is_binary:
         raise RequestError(
             f"save: expected a model of a binary task, which can be recalibrated, found one that predicts "
@@ -113,11 +113,11 @@ def run(settings: OutcomeEvaluateSettings, context: StageContext) -> Metrics:
     evaluation = Evaluation(notes, tokens, validation, test, fitted, settings.minimum_alarms, shipped)
     metrics = evaluation.write(Path(settings.cohort), context.output)
     if settings.save:
-        save_model(replace(model, settings=fitted), context.output / "model")
+        save_model(replace(model, description=fitted), context.output / "model")
     return metrics
 
 
-def check_same_notes(shipped: OutcomeModelSettings, notes: LabelledNotes) -> None:
+def check_same_notes(shipped: ModelDescription, notes: LabelledNotes) -> None:
     """Raises RequestError for notes and labels that were made otherwise than those of the model's training.
 
     Facts that the model or the notes do not name are listed in the log.
@@ -145,9 +145,9 @@ def cut_notes(model: OutcomeModel, notes: LabelledNotes, context: StageContext) 
 
     Raises RequestError where the model cannot read a text at all.
     """
-    chunker = Chunker(model.tokenizer, model.settings.chunking)
-    rules = plain_rules(model.tokenizer).to_str()
-    parts = {"notes": Digests().of_file(notes.file), "rules": rules, "chunking": model.settings.chunking.model_dump()}
+    chunker = Chunker(model.tokenizer, model.description.chunking)
+    rules, chunking = plain_rules(model.tokenizer).to_str(), model.description.chunking.model_dump()
+    parts = {"notes": Digests().of_file(notes.file), "rules": rules, "chunking": chunking}
     folder = context.cache.folder / "chunks" / fingerprint(parts | {"format": FORMAT})[:32]
     with main_first(context.process_group):
         tokens = stored_chunk_tokens(
@@ -161,7 +161,7 @@ def cut_notes(model: OutcomeModel, notes: LabelledNotes, context: StageContext) 
             f"row {unread[0] + 1:,}. Leave these notes out, or take a model that knows their language."
         )
     subwords = subwords_per_word(tokens, len(notes), chunker)
-    warn_of_unknown(unknown, subwords, model.settings.subwords_per_word)
+    warn_of_unknown(unknown, subwords, model.description.subwords_per_word)
     return replace(notes, table=notes.table.assign(unknown_share=unknown, subwords_per_word=subwords)), tokens
 
 
@@ -179,19 +179,19 @@ class ScoredSplit:
     admissions: NDArray[np.int64]
     of_chunks: Floats
 
-    def probabilities(self, how: OutcomeModelSettings) -> Floats:
+    def probabilities(self, description: ModelDescription) -> Floats:
         """The probability of each label, (admissions, labels)."""
-        return aggregate_labels(self.of_chunks, self.admissions, len(self.labels), how)
+        return aggregate_labels(self.of_chunks, self.admissions, len(self.labels), description)
 
-    def scores(self, model: OutcomeModelSettings, recalibrated: OutcomeModelSettings | None = None) -> pd.DataFrame:
+    def scores(self, model: ModelDescription, recalibrated: ModelDescription | None = None) -> pd.DataFrame:
         """The probabilities beside the outcomes; recalibrated: gives the column of that name."""
         of_labels = self.probabilities(model)
         columns: dict[str, Any] = {"hadm_id": self.table["hadm_id"].to_numpy()}
-        if model.outcome.kind == "binary":
+        if model.is_binary:
             columns["probability"] = of_labels[:, 0]
-            columns["calibrated"] = calibrated(of_labels[:, 0], model.slope, model.intercept)
+            columns["calibrated"] = model.calibrate(of_labels[:, 0])
             if recalibrated:
-                columns[RECALIBRATED] = calibrated(of_labels[:, 0], recalibrated.slope, recalibrated.intercept)
+                columns[RECALIBRATED] = recalibrated.calibrate(of_labels[:, 0])
         else:
             columns |= {f"probability/{label}": p for label, p in zip(model.labels, of_labels.T, strict=True)}
         columns["n_chunks"] = np.bincount(self.admissions, minlength=len(self.labels)).astype(np.int32)
@@ -220,8 +220,8 @@ def score_split(
 
 
 def fit_on_validation(
-    model: OutcomeModelSettings, validation: ScoredSplit, alarm_precision: float, minimum_alarms: int
-) -> OutcomeModelSettings:
+    model: ModelDescription, validation: ScoredSplit, alarm_precision: float, minimum_alarms: int
+) -> ModelDescription:
     """The model with the recalibration, alarm threshold and prevalence of `validation`; that of a binary task."""
     probability, outcomes = validation.probabilities(model)[:, 0], validation.labels[:, 0]
     start = Recalibration(model.slope, model.intercept)
@@ -244,9 +244,9 @@ class Evaluation:
     tokens: ChunkTokens
     validation: ScoredSplit | None
     test: ScoredSplit
-    fitted: OutcomeModelSettings
+    fitted: ModelDescription
     minimum_alarms: int
-    shipped: OutcomeModelSettings | None = None
+    shipped: ModelDescription | None = None
 
     def write(self, cohort: Path, output: Path, others: Sequence[Baseline] = ()) -> Metrics:
         """Writes the scores, and all else but the model, to `output`, and returns the metrics of test.
@@ -258,7 +258,7 @@ class Evaluation:
         tables = [split.scores(self.shipped or self.fitted, recalibrated) for split in splits]
         write_parquet(output / SCORES, pd.concat(tables))
         self.notes.flow.write(output / FLOW)
-        is_binary = self.fitted.outcome.kind == "binary"
+        is_binary = self.fitted.is_binary
         metrics = self._binary(cohort, output, others) if is_binary else self._labels(output, others)
         sizes = {name: int(self.notes.is_in(name).sum()) for name in SPLITS}
         metrics |= {f"admissions/{name}": size for name, size in sizes.items() if size}
@@ -271,7 +271,7 @@ class Evaluation:
             metrics |= in_column(column, {f"threshold{ending}": value for ending, value in of_model.items()})
         return metrics
 
-    def _thresholds(self) -> dict[str, OutcomeModelSettings]:
+    def _thresholds(self) -> dict[str, ModelDescription]:
         """The models whose alarm thresholds are evaluated, by the column of their metrics."""
         if not self.shipped:
             return {"": self.fitted}
@@ -283,8 +283,8 @@ class Evaluation:
         if not self.shipped:
             before = probability
         elif self.validation:
-            before = calibrated(probability, self.shipped.slope, self.shipped.intercept)
-        after = calibrated(probability, self.fitted.slope, self.fitted.intercept)
+            before = self.shipped.calibrate(probability)
+        after = self.fitted.calibrate(probability)
         return Predicted(subjects, outcomes, probability, after, before)
 
     @spinner("metrics and their intervals")
@@ -318,19 +318,19 @@ class Evaluation:
 
     @spinner("metrics and their intervals")
     def _labels(self, output: Path, others: Sequence[Baseline]) -> Metrics:
-        subjects, how = self.test.table["subject_id"].to_numpy(), self.fitted
-        model = PredictedLabels(subjects, self.test.labels, self.test.probabilities(how), how.outcome.kind)
+        subjects, fitted, kind = self.test.table["subject_id"].to_numpy(), self.fitted, self.fitted.outcome.kind
+        model = PredictedLabels(subjects, self.test.labels, self.test.probabilities(fitted), kind)
         metrics = label_metrics(model)
         if metrics["labels_left_out"]:
             log(
-                f"{how.task}: {metrics['labels_left_out']:.0f} of {len(how.labels)} labels are true of no test "
+                f"{fitted.task}: {metrics['labels_left_out']:.0f} of {len(fitted.labels)} labels are true of no test "
                 "admission or of all of them; they have no AUROC and are left out of the macro mean"
             )
         for baseline in others:
             metrics |= in_column(baseline.name, label_metrics(replace(model, probabilities=baseline.test)))
-        write_json(output / SLICES, {"slices": label_slices(how.task, how.labels, model)})
-        if how.outcome.kind == "multi-class":
-            write_json(output / CONFUSION, {"labels": how.labels, "rows": confusion(model)})
+        write_json(output / SLICES, {"slices": label_slices(fitted.task, fitted.labels, model)})
+        if kind == "multi-class":
+            write_json(output / CONFUSION, {"labels": fitted.labels, "rows": confusion(model)})
         return metrics
 
 

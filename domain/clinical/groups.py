@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bertrelay.evaluation.statistics import ratio, with_intervals
+from bertrelay.evaluation.statistics import none_if_nan, ratio, with_intervals
 from bertrelay.stage import Metrics
 from domain.clinical.calibration import CALIBRATION_ERRORS
 from domain.clinical.metrics import FEWEST, Floats, Predicted, PredictedLabels, Ranking, auroc, average_precision
@@ -91,7 +91,11 @@ def _slice_metrics(predicted: Predicted, seed: int) -> Metrics:
         means = {name: ratio(weights @ values, weights.sum(-1)) for name, values in columns.items()}
         return {"auroc": auroc(*counts), "auprc": average_precision(*counts), **means, **calibration(weights)}
 
-    return with_intervals(of, predicted.subjects, distances=CALIBRATION_ERRORS, seed=seed)
+    fits = predicted.calibration_fits()(
+        np.ones(len(predicted.outcomes))
+    )  # a thousand for each group would take minutes
+    without_intervals = {name: none_if_nan(value) for name, value in fits.items()}
+    return with_intervals(of, predicted.subjects, distances=CALIBRATION_ERRORS, seed=seed) | without_intervals
 
 
 def groups_of(characteristics: pd.DataFrame, lengths: Sequence[int]) -> pd.DataFrame:

@@ -15,8 +15,8 @@ from scipy.special import betaincinv
 from bertrelay.evaluation.statistics import MetricsOfWeights, none_if_nan, ratio, with_intervals
 from bertrelay.stage import Metrics
 from domain.clinical.aggregation import aggregate
-from domain.clinical.calibration import CALIBRATION_ERRORS, Bins, calibration_metrics
-from domain.clinical.settings import Kind, OutcomeModelSettings
+from domain.clinical.calibration import CALIBRATION_ERRORS, Bins, calibration_fits, calibration_metrics
+from domain.clinical.settings import Kind, ModelDescription
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -24,6 +24,8 @@ Flags = NDArray[np.bool_]
 PRECISION = 0.8
 """Of RP80: recall where at most one alarm in five is false."""
 CONFIDENCE = 0.95
+FITTED_RESAMPLES = 200
+"""Resamples of a metric that takes a regression for each."""
 FEWEST = 10
 """Admissions of either outcome in a group whose metrics are published."""
 POINTS = 200
@@ -152,6 +154,12 @@ class Predicted:
             return lambda _: {}
         return calibration_metrics(self.outcomes, self.calibrated, self.uncalibrated)
 
+    def calibration_fits(self) -> MetricsOfWeights:
+        """Calibration slope and intercept after and before the recalibration, as `calibration`."""
+        if self.calibrated is None:
+            return lambda _: {}
+        return calibration_fits(self.outcomes, self.calibrated, self.uncalibrated)
+
     def recall_and_precision(self, threshold: float | None, weights: Floats) -> list[Floats]:
         """Of the alarms at a threshold; nan without one."""
         if threshold is None:
@@ -179,7 +187,9 @@ def binary_metrics(predicted: Predicted, threshold: float | None, seed: int = 0)
         alarms = dict(zip(("rp80", "rp80_precision"), predicted.recall_and_precision(threshold, weights), strict=True))
         return {**ranked, **alarms, **calibration(weights), "prevalence": ratio(weights @ outcomes, weights.sum(-1))}
 
-    return with_intervals(of, predicted.subjects, distances=CALIBRATION_ERRORS, seed=seed)
+    metrics = with_intervals(of, predicted.subjects, distances=CALIBRATION_ERRORS, seed=seed)
+    fits = predicted.calibration_fits()
+    return metrics | with_intervals(fits, predicted.subjects, seed=seed, resamples=FITTED_RESAMPLES)
 
 
 def metric_differences(model: Predicted, baseline: Predicted, seed: int = 0) -> Metrics:
@@ -306,7 +316,7 @@ def curves(models: Mapping[str, Predicted]) -> dict[str, Any]:
 
 
 def while_reading(
-    probabilities: Floats, admissions: NDArray[np.int64], outcomes: Flags, settings: OutcomeModelSettings
+    probabilities: Floats, admissions: NDArray[np.int64], outcomes: Flags, settings: ModelDescription
 ) -> dict[str, Any]:
     """The score as more of the note is read, of admissions with several chunks.
 

@@ -32,7 +32,7 @@ from bertrelay.model.tokenizer import pad_id_of
 from bertrelay.progress import Bar
 from bertrelay.sources import model_folder
 from domain.clinical.chunks import ChunkTokens
-from domain.clinical.settings import ChunkSettings, OutcomeModelSettings, OutcomeName, PoolingName
+from domain.clinical.settings import ChunkSettings, ModelDescription, OutcomeName, PoolingName
 
 Floats = NDArray[np.float64]
 
@@ -87,7 +87,7 @@ class OutcomeModel:
 
     network: ChunkClassifier
     tokenizer: PreTrainedTokenizerFast
-    settings: OutcomeModelSettings
+    description: ModelDescription
 
     @property
     def pad_id(self) -> int:
@@ -96,7 +96,7 @@ class OutcomeModel:
 
 def start_model(
     source: str | Path,
-    settings: OutcomeModelSettings,
+    settings: ModelDescription,
     *,
     dropout: float | None = None,
     seed: int = 0,
@@ -123,7 +123,7 @@ def start_model(
 def save_model(model: OutcomeModel, folder: Path) -> None:
     """Writes the folder that `load_model` and transformers read."""
     save_network(model.network.network, model.tokenizer, folder)
-    write_json(folder / DESCRIPTION, model.settings.model_dump())
+    write_json(folder / DESCRIPTION, model.description.model_dump())
 
 
 def load_model(
@@ -148,9 +148,9 @@ def load_model(
     return OutcomeModel(ChunkClassifier(network, settings.pooling).eval(), tokenizer, settings)
 
 
-def read_description(folder: Path, task: OutcomeName | None = None) -> OutcomeModelSettings:
+def read_description(folder: Path, task: OutcomeName | None = None) -> ModelDescription:
     """How the model of a folder uses chunks. Raises RequestError for one of another task than `task`."""
-    settings = read_model_file(folder / DESCRIPTION, OutcomeModelSettings)
+    settings = read_model_file(folder / DESCRIPTION, ModelDescription)
     if settings is None:
         raise RequestError(
             f"model: expected one that predicts {task or 'an outcome of patients'}, found no {DESCRIPTION} in "
@@ -189,10 +189,10 @@ def chunk_log_odds(
     network, bar = model.network, bar or Bar()
     size = best_batch_tokens(network.device, batch_tokens)
     packed = pack_for(len(tokens.ids), network.network.base_model, precision, size) if packed is None else packed
-    labels, lengths = len(model.settings.labels), tokens.lengths[chunks]
+    labels, lengths = len(model.description.labels), tokens.lengths[chunks]
     log_odds = np.empty((len(chunks), labels))
     with inference_mode(network, precision), use_packed(packed):
-        for places, width, height in sorted_batches(lengths, size, model.settings.chunking.max_tokens):
+        for places, width, height in sorted_batches(lengths, size, model.description.chunking.max_tokens):
             rows = chunks[fill_batch(places, height)]
             logits = network(*(each.to(network.device) for each in tokens.batch(rows, width, model.pad_id)))
             log_odds[places] = logits[: len(places)].float().cpu().numpy()
@@ -200,7 +200,7 @@ def chunk_log_odds(
     check_finite_rows(
         log_odds, network.network.name_or_path, lambda row: f"chunk {row + 1:,} of {len(chunks):,}", "a row of log-odds"
     )
-    return one_vs_rest_log_odds(log_odds) if model.settings.outcome.kind == "multi-class" else log_odds
+    return one_vs_rest_log_odds(log_odds) if model.description.outcome.kind == "multi-class" else log_odds
 
 
 def one_vs_rest_log_odds(logits: Floats) -> Floats:

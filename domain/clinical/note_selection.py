@@ -22,7 +22,7 @@ from bertrelay.progress import log
 from domain.clinical.admissions import STAY
 from domain.clinical.cohort import COHORT, MEMBERS, STAYS
 from domain.clinical.mimic import IDS, ROW, TIME_FORMAT, read_blocks
-from domain.clinical.settings import MORTALITY, READMISSION, NotesSettings, OutcomeModelSettings
+from domain.clinical.settings import MORTALITY, READMISSION, ModelDescription, NotesSettings
 
 COLUMNS = {
     "noteevents": (*IDS, "chartdate", "charttime", "storetime", "category", "description", "iserror", "text"),
@@ -226,8 +226,8 @@ class NoteKinds:
     name: of the table, for errors.
     """
 
-    def __init__(self, how: OutcomeModelSettings, name: str) -> None:
-        self._how, self._name = how, name
+    def __init__(self, description: ModelDescription, name: str) -> None:
+        self._description, self._name = description, name
         self.left_out = Counter[str]()
         self._of_left_out, self._is_raw = set[str](), False
 
@@ -242,7 +242,7 @@ class NoteKinds:
         words = {mark: str(value).strip().lower() for mark, value in marks.items() if value is not ABSENT}
         named = [mark for mark in KINDS if mark in words]
         self._is_raw |= bool(named)
-        if named and (self._how.input != "discharge" or self._how.radiology):
+        if named and (self._description.input != "discharge" or self._description.radiology):
             raise RequestError(
                 f"notes: expected the notes that the model was trained on, {self._trained_on}, found a table of "
                 f"several kinds, by its column {named[0]}, in {self._name}, which does not say which rows these are. "
@@ -259,9 +259,11 @@ class NoteKinds:
 
     @property
     def _trained_on(self) -> str:
-        if self._how.input == "early":
+        if self._description.input == "early":
             return "those of the first hours of a stay"
-        return "discharge summaries with radiology reports" if self._how.radiology else "which its folder does not name"
+        if self._description.radiology:
+            return "discharge summaries with radiology reports"
+        return "which its folder does not name"
 
     def check(self, read: int, admissions: Collection[str]) -> None:
         """Logs what was left out, and what such a table does not say. Raises RequestError where nothing was read.

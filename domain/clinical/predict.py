@@ -22,7 +22,6 @@ from bertrelay.inference.kernels import Packed
 from bertrelay.model.graph import BackendChoice, check_backend
 from bertrelay.progress import log
 from domain.clinical.aggregation import aggregate, aggregate_labels, contributions
-from domain.clinical.calibration import calibrated
 from domain.clinical.chunks import (
     Chunker,
     ChunkTokens,
@@ -36,7 +35,7 @@ from domain.clinical.cleaning import BETWEEN, NAMES, Section, clean, find_sectio
 from domain.clinical.model import OutcomeModel, chunk_log_odds, load_model
 from domain.clinical.note_selection import MARKS, NoteKinds
 from domain.clinical.records import digest_of, given_note, log_copies, warn_of_mixed_ids
-from domain.clinical.settings import READMISSION, OutcomeModelSettings, OutcomeName, in_words
+from domain.clinical.settings import READMISSION, ModelDescription, OutcomeName, in_words
 
 Floats = NDArray[np.float64]
 
@@ -112,7 +111,7 @@ class OutcomeScorer:
 
     def __init__(self, model: OutcomeModel) -> None:
         self.model = model
-        self._chunker = Chunker(model.tokenizer, model.settings.chunking)
+        self._chunker = Chunker(model.tokenizer, model.description.chunking)
         self._packed: dict[str, Packed] = {}
 
     @classmethod
@@ -134,12 +133,12 @@ class OutcomeScorer:
         place = as_device(device)
         model = load_model(source, task or cls.only_task, cache, backend)
         model.network.to(place)
-        how = model.settings
-        if how.outcome.early_only:  # nothing in a note says which kind it is
+        description = model.description
+        if description.outcome.early_only:  # nothing in a note says which kind it is
             log("the model is trained on early notes: a discharge summary would leak the outcome, so score early notes")
-        elif how.input == "early":
+        elif description.input == "early":
             log("the model is trained on early notes: score early notes, for it has not seen discharge summaries")
-        if how.threshold is not None and how.alarms is None:
+        if description.threshold is not None and description.alarms is None:
             log("the model's alarm threshold comes without the number of alarms behind it; train it again to have that")
         return cls(model)
 
@@ -165,16 +164,16 @@ class OutcomeScorer:
         Raises RequestError for anything but a data frame, a column that is missing or there twice, a row without an id
         or whose note is not text, and where such columns do not say which rows the model was trained on.
         """
-        texts = notes_by_admission(notes, id_column, text_column, self.model.settings)
+        texts = notes_by_admission(notes, id_column, text_column, self.model.description)
         scores = self.score_texts(
             [clean_and_join(notes_of_one, cleaned) for notes_of_one in texts.values()], precision=precision
         )
-        how = self.model.settings
+        description = self.model.description
         shares, subwords = [score.unknown_share for score in scores], [score.subwords_per_word for score in scores]
-        warn_of_unknown(np.array(shares, np.float64), np.array(subwords, np.float64), how.subwords_per_word)
-        warn_of_cut(np.array([len(score.chunks) for score in scores]), how.chunking.max_chunks)
-        rows = [flat(name, score, how) for name, score in zip(texts, scores, strict=True)]
-        return pd.DataFrame(rows, columns=columns_of(how))
+        warn_of_unknown(np.array(shares, np.float64), np.array(subwords, np.float64), description.subwords_per_word)
+        warn_of_cut(np.array([len(score.chunks) for score in scores]), description.chunking.max_chunks)
+        rows = [flat(name, score, description) for name, score in zip(texts, scores, strict=True)]
+        return pd.DataFrame(rows, columns=columns_of(description))
 
     def score_texts(
         self, texts: Sequence[str], *, precision: str = "auto", batch_tokens: int | None = None
@@ -194,13 +193,13 @@ class OutcomeScorer:
 
     def _scores(self, texts: Sequence[str], tokens: ChunkTokens, of_chunks: Floats) -> Iterator[OutcomeScore]:
         """The scores of texts, from the probabilities of their chunks, (chunks, labels)."""
-        how, count, owners = self.model.settings, len(texts), tokens.admissions
-        probabilities = aggregate_labels(of_chunks, owners, count, how)  # (texts, labels)
+        description, count, owners = self.model.description, len(texts), tokens.admissions
+        probabilities = aggregate_labels(of_chunks, owners, count, description)  # (texts, labels)
         label = probabilities.argmax(1)  # (texts,)
         of_label = of_chunks[np.arange(len(owners)), label[owners]]  # (chunks,)
-        contributed = contributions(of_label, owners, count, how.aggregation, how.c)
-        if how.outcome.kind == "multi-class":  # whose P are divided by their sum
-            unscaled = aggregate(of_label, owners, count, how.aggregation, how.c)
+        contributed = contributions(of_label, owners, count, description.aggregation, description.c)
+        if description.outcome.kind == "multi-class":  # whose P are divided by their sum
+            unscaled = aggregate(of_label, owners, count, description.aggregation, description.c)
             contributed *= probabilities[owners, label[owners]] / unscaled[owners]
         columns = [tokens.spans[:, 0], tokens.spans[:, 1], of_label, contributed]
         rows = [ScoredChunk(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
@@ -216,10 +215,11 @@ class OutcomeScorer:
                 yield OutcomeScore(unknown_share=float(unknown[number]), subwords_per_word=a_word, reason=UNKNOWN_TEXT)
             else:
                 by_label = probabilities[number].tolist()
-                score = OutcomeScore(max(by_label), label=how.labels[label[number]], by_label=by_label, chunks=chunks)
-                if how.outcome.kind == "binary":
-                    recalibrated = float(calibrated(probabilities[number, 0], how.slope, how.intercept))
-                    alarm = None if how.threshold is None else by_label[0] >= how.threshold
+                name = description.labels[label[number]]
+                score = OutcomeScore(max(by_label), label=name, by_label=by_label, chunks=chunks)
+                if description.is_binary:
+                    recalibrated = float(description.calibrate(probabilities[number, 0]))
+                    alarm = None if description.threshold is None else by_label[0] >= description.threshold
                     score = score._replace(calibrated=recalibrated, alarm=alarm)
                 score = score._replace(section=section_of(text, score.top), unknown_share=float(unknown[number]))
                 yield score._replace(subwords_per_word=none_if_nan(subwords[number]))
@@ -256,7 +256,7 @@ class OutcomeScorer:
         all_chunks = np.tile(of_chunks, (count, 1, 1))  # (1 + words, chunks, labels)
         all_chunks[:, top] = expit(of_variants)  # each variant in the place of the top chunk
         owners = np.repeat(rows, len(of_chunks))
-        after = aggregate_labels(all_chunks.reshape(len(owners), -1), owners, count, self.model.settings)[:, label]
+        after = aggregate_labels(all_chunks.reshape(len(owners), -1), owners, count, self.model.description)[:, label]
         for place, number in enumerate(numbers.tolist(), 1):
             start, end = spans[words == number, 0].min(), spans[words == number, 1].max()
             lost = float(of_variants[0, label] - of_variants[place, label]), float(after[0] - after[place])
@@ -274,7 +274,7 @@ class ReadmissionScorer(OutcomeScorer):
 
 
 def notes_by_admission(
-    notes: pd.DataFrame, id_column: str, text_column: str, how: OutcomeModelSettings
+    notes: pd.DataFrame, id_column: str, text_column: str, description: ModelDescription
 ) -> dict[str, list[str]]:
     """The texts of a frame by admission that such a model reads, both in the order of its rows; equal ones of an
     admission count once.
@@ -295,7 +295,7 @@ def notes_by_admission(
                 "columns with id_column and text_column, and give a file without a header its own"
             )
     texts, kinds, known, copies = dict[str, list[str]](), set[type](), set[tuple[str, bytes]](), 0
-    chosen = NoteKinds(how, "the data frame")
+    chosen = NoteKinds(description, "the data frame")
     names = [str(name).strip().lower() for name in notes.columns]
     marks = {name: names.index(name) for name in MARKS if name in names}
     marked = [dict(zip(marks, values, strict=True)) for values in notes.iloc[:, [*marks.values()]].to_numpy(object)]
@@ -322,14 +322,14 @@ def notes_by_admission(
     return texts
 
 
-def columns_of(how: OutcomeModelSettings) -> list[str]:
+def columns_of(description: ModelDescription) -> list[str]:
     """The columns of scores by such a model."""
-    return list(flat("", OutcomeScore(), how))
+    return list(flat("", OutcomeScore(), description))
 
 
-def flat(name: str, score: OutcomeScore, how: OutcomeModelSettings) -> dict[str, Any]:
+def flat(name: str, score: OutcomeScore, description: ModelDescription) -> dict[str, Any]:
     """A score as a row of a table; `top_share` is the part of P, between 0 and P, that the top chunk contributes."""
-    top, is_binary = score.top, how.outcome.kind == "binary"
+    top, is_binary = score.top, description.is_binary
     row: dict[str, Any] = {"hadm_id": name} if is_binary else {"hadm_id": name, "label": score.label}
     row["probability"] = score.probability
     if is_binary:
@@ -338,7 +338,7 @@ def flat(name: str, score: OutcomeScore, how: OutcomeModelSettings) -> dict[str,
     row["subwords_per_word"] = score.subwords_per_word
     row |= {"top_start": top.start, "top_end": top.end} if top else {"top_start": None, "top_end": None}
     row |= {"top_section": score.section, "top_share": top.share if top else None, "reason": score.reason}
-    of_labels = zip_longest(how.labels, score.by_label)  # without text there is none
+    of_labels = zip_longest(description.labels, score.by_label)  # without text there is none
     return row if is_binary else row | {f"probability/{label}": of_label for label, of_label in of_labels}
 
 
@@ -359,7 +359,7 @@ def section_of(text: str, chunk: ScoredChunk | None) -> str | None:
     return nearest.name if nearest and shared(nearest) > 0 and nearest.name in NAMES else None
 
 
-def admission_page(found: Explanation, how: OutcomeModelSettings) -> str:
+def admission_page(found: Explanation, description: ModelDescription) -> str:
     """The text of an admission, each chunk with its share in P, and the words of the top chunk that moved it, as HTML.
 
     The page needs no network and no scripts.
@@ -370,12 +370,12 @@ def admission_page(found: Explanation, how: OutcomeModelSettings) -> str:
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, **options)
     environment.filters["in_words"] = in_words
     text, top, whole = found.text, found.score.top, found.score.probability or 0.0
-    is_binary = how.outcome.kind == "binary"
+    is_binary = description.is_binary
 
     def percent(probability: float) -> float:
         """On the one scale of the page, which is that of the calibrated probability where there is one."""
         found = np.array(probability)
-        return 100 * float(calibrated(found, how.slope, how.intercept) if is_binary else found)
+        return 100 * float(description.calibrate(found) if is_binary else found)
 
     most = max((abs(word.lost_log_odds) for word in found.words), default=0.0)
 
@@ -393,7 +393,9 @@ def admission_page(found: Explanation, how: OutcomeModelSettings) -> str:
         yield text[place : chunk.end], "", ""
 
     chunks = [(number, chunk, chunk == top, parts(chunk)) for number, chunk in enumerate(found.score.chunks, 1)]
-    by_label = zip(how.labels, found.score.by_label, strict=False)  # without text there is none
+    by_label = zip(description.labels, found.score.by_label, strict=False)  # without text there is none
     likeliest = sorted(by_label, key=lambda each: -each[1])[:MOST_LABELS]
     template = environment.get_template("admission.html.jinja")
-    return template.render(score=found.score, how=how, chunks=chunks, likeliest=likeliest, percent=percent)
+    return template.render(
+        score=found.score, description=description, chunks=chunks, likeliest=likeliest, percent=percent
+    )

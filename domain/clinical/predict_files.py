@@ -36,7 +36,7 @@ from domain.clinical.records import (
     stays_of,
     warn_of_mixed_ids,
 )
-from domain.clinical.settings import OutcomeModelSettings, OutcomeName, ScoreOptions
+from domain.clinical.settings import ModelDescription, OutcomeName, ScoreOptions
 
 if TYPE_CHECKING:
     import sqlite3
@@ -118,9 +118,9 @@ def score_file(
     from domain.clinical.predict import OutcomeScorer, admission_page, clean_and_join
 
     folder = model_folder(model, cache=cache)
-    how = read_description(folder, task)
+    description = read_description(folder, task)
     rejects = Rejects(output.with_name(f"{output.name}.rejects.jsonl"), settings.max_rejects, keep_empty=False)
-    chosen = NoteKinds(how, table.name)
+    chosen = NoteKinds(description, table.name)
     with ExitStack() as stack:
 
         def sort() -> SortedNotes:
@@ -144,9 +144,9 @@ def score_file(
         if page is not None:
             text = clean_and_join(run.scan.of_one(admission), settings.cleaned)
             found = OutcomeScorer.load(run.folder).explain(text, cleaned=True, precision=run.precision)
-            write_text(Path(page), admission_page(found, how))
-        write_scores(run.shards.rows(), score_columns(how, settings.with_text), output)
-        summary = _summary(run.shards.rows(), how)
+            write_text(Path(page), admission_page(found, description))
+        write_scores(run.shards.rows(), score_columns(description, settings.with_text), output)
+        summary = _summary(run.shards.rows(), description)
     left_out = chosen.left_out.total()
     return summary._replace(rejected=rejects.counts.total(), left_out=left_out, chunks_per_second=rate)
 
@@ -189,8 +189,8 @@ def score_dataset(
     settings, where = options_of(ScoreOptions, options), Engine.of(engine)
     source, place = notes_source(notes, settings), Location(output)
     folder = model_folder(model, cache=cache)
-    how = read_description(folder, task)
-    types, chosen = score_types(score_columns(how, settings.with_text)), NoteKinds(how, source.name)
+    description = read_description(folder, task)
+    types, chosen = score_types(score_columns(description, settings.with_text)), NoteKinds(description, source.name)
     columns = [pa.field(*each) for each in types.items()]
     with connect(where) as executor, ExitStack() as stack:
         beside = _beside(place, stack)
@@ -205,7 +205,7 @@ def score_dataset(
         work = Work(lambda span: (span.first, found.of(span)), start, "scoring", "admissions")
         written = fill_dataset(output, found.spans, columns, manifest, work, executor, overwrite=overwrite)
     summarised = [name for name in SUMMARISED if name in types]
-    summary = _summary(read_dataset(output, summarised), how)
+    summary = _summary(read_dataset(output, summarised), description)
     rate = written.rows_per_second and written.rows_per_second * summary.chunks / summary.admissions
     left_out = chosen.left_out.total()
     return summary._replace(rejected=rejects.counts.total(), left_out=left_out, chunks_per_second=rate)
@@ -354,7 +354,7 @@ def _start(folder: Path, settings: ScoreOptions) -> Callable[[Notes], Iterator[d
     scorer = OutcomeScorer.load(folder)
 
     def scored(name: str, text: str, score: OutcomeScore) -> dict[str, Any]:
-        row = flat(name, score, scorer.model.settings) | {"chunks": [chunk._asdict() for chunk in score.chunks]}
+        row = flat(name, score, scorer.model.description) | {"chunks": [chunk._asdict() for chunk in score.chunks]}
         if settings.with_text:
             row["top_text"] = None if score.top is None else text[score.top.start : score.top.end]
         for part in (row, *row["chunks"]):
@@ -400,11 +400,11 @@ def _start_tables(
     return tables
 
 
-def score_columns(how: OutcomeModelSettings, with_text: bool) -> list[str]:
+def score_columns(description: ModelDescription, with_text: bool) -> list[str]:
     """The columns of what is written. with_text: of the text of the top chunk too."""
     from domain.clinical.predict import columns_of
 
-    return [*columns_of(how), *["top_text"] * with_text, "chunks"]
+    return [*columns_of(description), *["top_text"] * with_text, "chunks"]
 
 
 def score_types(columns: Sequence[str]) -> "dict[str, pa.DataType]":
@@ -427,7 +427,7 @@ def write_scores(scores: Iterator[dict[str, Any]], columns: Sequence[str], outpu
     write_table(output, typed, ([row[name] for name in typed] for row in scores))
 
 
-def _summary(scores: Iterator[dict[str, Any]], how: OutcomeModelSettings) -> ScoredFile:
+def _summary(scores: Iterator[dict[str, Any]], description: ModelDescription) -> ScoredFile:
     """Counts admissions, chunks and alarms; logs how many admissions were not read, or not to the end, and why."""
     import numpy as np
 
@@ -445,7 +445,7 @@ def _summary(scores: Iterator[dict[str, Any]], how: OutcomeModelSettings) -> Sco
     for reason in (NO_TEXT, UNKNOWN_TEXT):
         if reasons[reason]:
             log(f"{reasons[reason]:,} of {len(shares):,} admissions have no probability: {reason}")
-    warn_of_unknown(np.array(shares, np.float64), np.array(subwords, np.float64), how.subwords_per_word)
-    warn_of_cut(np.array(chunks), how.chunking.max_chunks)
-    of_alarms = None if how.threshold is None else alarms
+    warn_of_unknown(np.array(shares, np.float64), np.array(subwords, np.float64), description.subwords_per_word)
+    warn_of_cut(np.array(chunks), description.chunking.max_chunks)
+    of_alarms = None if description.threshold is None else alarms
     return ScoredFile(len(shares), reasons[NO_TEXT], reasons[UNKNOWN_TEXT], sum(chunks), of_alarms)

@@ -6,7 +6,7 @@ Imports neither torch nor pandas.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -24,6 +24,12 @@ from bertrelay.settings import (
 )
 from bertrelay.training.settings import TrainingSettings
 from domain.clinical.mimic import HOSPITAL, NOTES, HospitalTables, NoteTables, note_version, table_problems
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
 
 Input = Literal["discharge", "early"]
 """Which notes of a stay: discharge summaries, or those of its first hours."""
@@ -337,8 +343,11 @@ class OutcomeEvaluateSettings(Settings):
         return self
 
 
-class OutcomeModelSettings(Settings):
-    """Content of `outcome.json` in a model folder: all that scoring needs beside the network."""
+class ModelDescription(Settings):
+    """A trained outcome model but for its network: task, notes, chunks, aggregation, calibration and alarm threshold.
+
+    The content of `outcome.json` in its folder.
+    """
 
     task: OutcomeName = READMISSION.name
     """Outcome that the network predicts."""
@@ -382,8 +391,19 @@ class OutcomeModelSettings(Settings):
         return OUTCOMES[self.task]
 
     @property
-    def description(self) -> str:
-        """What its probabilities are of, for readers."""
+    def is_binary(self) -> bool:
+        """One label, which is true or not; only such a model is calibrated and raises alarms."""
+        return self.outcome.kind == "binary"
+
+    def calibrate(self, probability: "Floats") -> "Floats":
+        """The calibrated probability of a binary task, in the shape of `probability`."""
+        from domain.clinical.calibration import calibrated
+
+        return calibrated(probability, self.slope, self.intercept)
+
+    @property
+    def meaning(self) -> str:
+        """Words that follow `the probability`, for readers: `that the patient dies in hospital`."""
         days = "the days that its cohort counts" if self.window_days is None else f"{self.window_days:g} days"
         return self.outcome.description.format(days=days)
 

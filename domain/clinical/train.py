@@ -38,7 +38,7 @@ from domain.clinical.settings import (
     PAPERS_C,
     Kind,
     LearningSettings,
-    OutcomeModelSettings,
+    ModelDescription,
     OutcomeSettings,
     ReadmissionSettings,
 )
@@ -93,7 +93,7 @@ class OutcomeTask:
             precision=self.precision,
             process_group=process_group,
         )
-        found = validation.probabilities(self.outcome_model.settings)
+        found = validation.probabilities(self.outcome_model.description)
         metrics = {CRITERION: auroc_of, "validation/auprc": auprc_of}
         return {name: mean_of_known(metric, found, validation.labels) for name, metric in metrics.items()}
 
@@ -135,18 +135,18 @@ def _trained(
 ) -> Metrics:
     if settings.control == "shuffled_labels":
         notes = notes.with_shuffled_labels(settings.seed)
-    how = OutcomeModelSettings(
+    description = ModelDescription(
         task=notes.outcome.name,
         labels=list(notes.names),
         **notes.about,
         c=PAPERS_C if settings.c == "chosen" else settings.c,
         **{name: getattr(settings, name) for name in ("pooling", "chunking", "aggregation")},
     )
-    model = start_model(settings.base, how, dropout=settings.dropout, seed=settings.seed, cache=context.cache)
+    model = start_model(settings.base, description, dropout=settings.dropout, seed=settings.seed, cache=context.cache)
     model.network.to(default_device())
     notes, tokens = cut_notes(model, notes, context)
     usual = none_if_nan(float(notes.table["subwords_per_word"][notes.is_in("train")].median(skipna=False)))
-    model = replace(model, settings=how.model_copy(update={"subwords_per_word": usual}))
+    model = replace(model, description=description.model_copy(update={"subwords_per_word": usual}))
     precision = context.precision(settings.precision)
     task = OutcomeTask(model, settings, notes, tokens, precision)
     metrics = train(task, settings, context.output, context.work, precision)
@@ -156,8 +156,8 @@ def _trained(
         score = partial(score_split, model, notes, tokens, precision=precision, bar=bar)
         validation, test = score("validation"), score("test")
     with spinner("calibrating"):
-        fitted = _fitted(model.settings, validation, settings)
-    save_model(replace(model, settings=fitted), context.output / "model")
+        fitted = _fitted(model.description, validation, settings)
+    save_model(replace(model, description=fitted), context.output / "model")
     permutations = settings.permutations if fitted.outcome.kind == "binary" else 0
     others = list(baselines(notes, permutations, settings.seed))
     evaluation = Evaluation(notes, tokens, validation, test, fitted, settings.minimum_alarms)
@@ -167,7 +167,7 @@ def _trained(
     return tested | metrics  # those of test come first
 
 
-def _fitted(model: OutcomeModelSettings, validation: ScoredSplit, settings: LearningSettings) -> OutcomeModelSettings:
+def _fitted(model: ModelDescription, validation: ScoredSplit, settings: LearningSettings) -> ModelDescription:
     """The model with the c that is best on validation, and of a binary task recalibration and threshold."""
 
     def auroc_with(c: float) -> float | None:

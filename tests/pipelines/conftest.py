@@ -226,13 +226,13 @@ def readmission_model(tmp_path_factory):
     from bertrelay.model.network import save_backbone
     from bertrelay.model.tokenizer import save_tokenizer
     from domain.clinical.model import save_model, start_model
-    from domain.clinical.settings import OutcomeModelSettings
+    from domain.clinical.settings import ModelDescription
 
     folder, tokenizer = tmp_path_factory.mktemp("readmission"), word_tokenizer(CLINICAL)
     save_backbone(randomized(BertModel(tiny_bert(tokenizer, positions=32)), 3), folder)
     save_tokenizer(tokenizer, folder, 32, has_types=True)
     settings = {"chunking": {"max_tokens": 8}, "threshold": 0.4}
-    started = start_model(folder, OutcomeModelSettings.model_validate(settings))
+    started = start_model(folder, ModelDescription.model_validate(settings))
     started.network.network.classifier.weight.data *= 50
     save_model(started, folder / "model")
     return folder / "model"

@@ -14,7 +14,7 @@ from bertrelay.errors import RequestError, WorkError
 from domain.clinical import OutcomeScorer, ReadmissionScorer, score_file
 from domain.clinical.note_selection import NoteKinds
 from domain.clinical.predict_files import notes_table, sorted_notes
-from domain.clinical.settings import OutcomeModelSettings, ScoreOptions
+from domain.clinical.settings import ModelDescription, ScoreOptions
 
 NOTES = [
     ("100", "Plan:\nthe wound is dry. qzx slept well."),
@@ -105,7 +105,7 @@ def test_a_file_without_a_header_is_read_as_the_error_says(call, model, notes, t
         score_file(model, tmp_path / "s.jsonl", tmp_path / "o.jsonl", header=False)
 
 
-READS_ALL = NoteKinds(OutcomeModelSettings(), "notes")
+READS_ALL = NoteKinds(ModelDescription(), "notes")
 MARK = re.compile("qzx|failing", re.IGNORECASE)
 
 
@@ -185,10 +185,10 @@ def test_a_page_needs_an_admission_that_is_there_and_shows_no_id(model, notes, t
 def lengths(model, tmp_path):
     """The folder of a model of lengths of stay."""
     from domain.clinical.model import save_model, start_model
-    from domain.clinical.settings import LENGTH_OF_STAY, OutcomeModelSettings
+    from domain.clinical.settings import LENGTH_OF_STAY, ModelDescription
 
     given = {"task": "length-of-stay", "labels": list(LENGTH_OF_STAY.labels), "chunking": {"max_tokens": 8}}
-    save_model(start_model(model, OutcomeModelSettings.model_validate(given)), tmp_path / "lengths")
+    save_model(start_model(model, ModelDescription.model_validate(given)), tmp_path / "lengths")
     return tmp_path / "lengths"
 
 

@@ -130,8 +130,8 @@ def test_the_model_that_is_saved_gives_the_recalibrated_probabilities(trained, e
     found = scorer.score(notes, cleaned=True, precision="fp32").set_index("hadm_id")
     expected = pd.concat(scores.values()).set_index("hadm_id").loc[found.index]
     assert found["calibrated"].to_numpy() == pytest.approx(expected["recalibrated"].to_numpy(), abs=1e-5)
-    assert scorer.model.settings.prevalence == scores["validation"]["readmitted"].mean()
-    assert scorer.model.settings.threshold == metrics["threshold/recalibrated"]
+    assert scorer.model.description.prevalence == scores["validation"]["readmitted"].mean()
+    assert scorer.model.description.threshold == metrics["threshold/recalibrated"]
 
 
 def test_groups_have_calibration_before_and_after_the_recalibration(evaluated):

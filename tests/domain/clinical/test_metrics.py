@@ -9,7 +9,14 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, brier_score_loss, precision_recall_curve, roc_auc_score
 
 from bertrelay.evaluation.statistics import none_if_nan, with_intervals
-from domain.clinical.calibration import Bins, Calibration, logistic_regression
+from domain.clinical.calibration import (
+    Bins,
+    calibration_fits,
+    calibration_intercept,
+    calibration_metrics,
+    calibration_slope,
+    log_odds_of,
+)
 from domain.clinical.metrics import (
     Ranking,
     alarm_threshold,
@@ -94,11 +101,11 @@ def log_odds_and_outcomes(count, seed=0):
 
 
 @pytest.mark.parametrize("count", [40, 1_000])
-def test_calibration_metrics_are_scikit_learns_for_every_row_of_weights(count):
+def test_calibration_metrics_are_scikit_learns_for_every_resample(count):
     given, outcomes = log_odds_and_outcomes(count, seed=3)
     weights = np.random.default_rng(1).integers(0, 4, (5, count)).astype(float)
     probability = expit(0.6 * given + 0.8)
-    found = Calibration(probability, outcomes).metrics(weights)
+    found = {**calibration_metrics(outcomes, probability)(weights), **calibration_fits(outcomes, probability)(weights)}
     x = logit(probability)
     for row, weight in enumerate(weights):
         theirs = LogisticRegression(C=np.inf, tol=1e-10, max_iter=500).fit(x[:, None], outcomes, sample_weight=weight)
@@ -109,25 +116,37 @@ def test_calibration_metrics_are_scikit_learns_for_every_row_of_weights(count):
         assert found["brier"][row] == pytest.approx(brier_score_loss(outcomes, probability, sample_weight=weight))
 
 
+def test_metrics_before_a_recalibration_are_those_of_its_probabilities():
+    given, outcomes = log_odds_and_outcomes(400)
+    before, after, ones = expit(given + 1), expit(given), np.ones(400)
+    for metrics in (calibration_metrics, calibration_fits):
+        alone = metrics(outcomes, before)(ones)
+        both = metrics(outcomes, after, before)(ones)
+        assert {name: both[f"{name}_uncalibrated"] for name in alone} == alone
+        assert {name: both[name] for name in alone} == metrics(outcomes, after)(ones)
+
+
 @pytest.mark.parametrize("spread", [1.0, 0.01, 1e-4])
 def test_probabilities_that_hardly_differ_have_a_slope(spread):
     given, outcomes = log_odds_and_outcomes(800)
-    probability = expit(-1 + spread * given)
     model = LogisticRegression(C=np.inf, tol=1e-10).fit(given[:, None], outcomes)
-    found = Calibration(probability, outcomes).metrics(np.ones(800))["calibration_slope"]
+    found = calibration_slope(log_odds_of(expit(-1 + spread * given)), outcomes)
     assert found * spread == pytest.approx(model.coef_[0, 0], rel=1e-3)
 
 
-def test_what_has_no_finite_solution_has_no_metric():
-    probability, ones = np.linspace(0.1, 0.9, 30), np.ones(30)
-    separable = Calibration(probability, probability > 0.5).metrics(ones)
-    assert np.isnan(separable["calibration_slope"]) and np.isfinite(separable["calibration_intercept"])
-    nobody = Calibration(probability, np.zeros(30, bool)).metrics(ones)
-    assert np.isnan(nobody["calibration_slope"]) and np.isnan(nobody["calibration_intercept"])
-    alike = Calibration(np.full(30, 0.2), np.arange(30) < 12).metrics(ones)
-    assert np.isnan(alike["calibration_slope"])
-    assert alike["calibration_intercept"] == pytest.approx(logit(0.4) - logit(0.2))
-    assert logistic_regression(np.ones((0, 1)), 0.0, np.zeros(0), np.zeros((2, 0))).shape == (2, 1)
+def test_without_a_finite_solution_there_is_no_metric():
+    log_odds = logit(np.linspace(0.1, 0.9, 30))
+    for outcomes in (log_odds > 0, log_odds < 0):
+        assert np.isnan(calibration_slope(log_odds, outcomes)) and np.isfinite(
+            calibration_intercept(log_odds, outcomes)
+        )
+    touching = np.array([-1.0, 0.0, 0.0, 1.0]), np.array([False, False, True, True])  # no finite slope either
+    assert np.isnan(calibration_slope(*touching))
+    nobody = np.zeros(30, bool)
+    assert np.isnan(calibration_slope(log_odds, nobody)) and np.isnan(calibration_intercept(log_odds, nobody))
+    alike = np.full(30, logit(0.2)), np.arange(30) < 12
+    assert np.isnan(calibration_slope(*alike))
+    assert calibration_intercept(*alike) == pytest.approx(logit(0.4) - logit(0.2))
 
 
 @pytest.mark.parametrize("steps", [None, 7])

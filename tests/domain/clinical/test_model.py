@@ -7,10 +7,10 @@ from transformers import AutoModelForSequenceClassification
 
 from bertrelay.errors import RequestError
 from domain.clinical.model import load_model, save_model, start_model
-from domain.clinical.settings import OutcomeModelSettings
+from domain.clinical.settings import ModelDescription
 
 TEXTS = ["The wound is dry.", "The failing heart came back again.", "Slept well."] * 3
-HOW = OutcomeModelSettings.model_validate({"chunking": {"max_tokens": 16}, "c": 4.0, "threshold": 0.25})
+HOW = ModelDescription.model_validate({"chunking": {"max_tokens": 16}, "c": 4.0, "threshold": 0.25})
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_any_bert_learns_with_all_its_weights_and_its_dropout_and_is_read_again_
     assert lacking == []
     save_model(model, tmp_path / "model")
     again = load_model(tmp_path / "model")
-    assert again.settings == HOW
+    assert again.description == HOW
     assert torch.allclose(log_odds(again), found, atol=1e-6)
     plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model").eval()
     ids = torch.tensor([[5, 6, 7, 8]])
@@ -82,7 +82,7 @@ def test_a_head_on_the_mean_reads_the_mean_of_the_tokens_that_are_no_padding(bas
         found = log_odds(model)
         save_model(model, tmp_path / "model")
         again = load_model(tmp_path / "model")
-        assert again.settings == how and torch.allclose(log_odds(again), found, atol=1e-6)
+        assert again.description == how and torch.allclose(log_odds(again), found, atol=1e-6)
         plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model").eval()
         inner, outer = (plain.classifier.dense, plain.classifier.out_proj) if kind == "roberta" else (
             plain.bert.pooler.dense, plain.classifier

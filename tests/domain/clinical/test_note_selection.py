@@ -7,7 +7,7 @@ from bertrelay.errors import RequestError
 from domain.clinical import score_dataset, score_file
 from domain.clinical.model import save_model, start_model
 from domain.clinical.predict import OutcomeScorer, ReadmissionScorer
-from domain.clinical.settings import OutcomeModelSettings
+from domain.clinical.settings import ModelDescription
 
 RAW = pd.DataFrame(
     [
@@ -28,7 +28,7 @@ def trained_on(bert, tmp_path_factory):
     """The folder of a model whose `outcome.json` names these notes."""
 
     def write(**notes):
-        settings = OutcomeModelSettings.model_validate({"chunking": {"max_tokens": 24}, **notes})
+        settings = ModelDescription.model_validate({"chunking": {"max_tokens": 24}, **notes})
         save_model(start_model(bert, settings, seed=1), folder := tmp_path_factory.mktemp("model"))
         return folder
 

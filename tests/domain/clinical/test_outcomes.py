@@ -24,7 +24,7 @@ from domain.clinical.settings import (
     LENGTH_OF_STAY,
     MORTALITY,
     READMISSION,
-    OutcomeModelSettings,
+    ModelDescription,
     OutcomeSettings,
 )
 from domain.clinical.train import negative_log_likelihood, run_outcome
@@ -181,7 +181,7 @@ def test_the_logistic_of_a_label_against_the_rest_is_the_softmax():
 def test_p_of_each_label_is_the_formulas_and_those_of_classes_add_up_to_one():
     generator = np.random.default_rng(0)
     owners, chunks = generator.integers(0, 9, 80), generator.random((80, 3))
-    labels = OutcomeModelSettings(task="diagnoses", labels=["a", "b", "c"], c=3.0)
+    labels = ModelDescription(task="diagnoses", labels=["a", "b", "c"], c=3.0)
     found = aggregate_labels(chunks, owners, 9, labels)
     for label in range(3):
         assert found[:, label] == pytest.approx(aggregate(chunks[:, label], owners, 9, c=3.0))
@@ -247,9 +247,9 @@ def test_scores_of_python_are_those_that_the_stage_wrote(learnt, task):
 
 def test_the_page_of_several_labels_shows_the_likeliest(learnt):
     scorer = OutcomeScorer.load(learnt("length-of-stay")[1] / "model")
-    shown = admission_page(scorer.explain(stays(1)["text"][0]), scorer.model.settings)
+    shown = admission_page(scorer.explain(stays(1)["text"][0]), scorer.model.description)
     assert "of how long the stay lasts" in shown and all(label.replace("_", " ") in shown for label in CLASSES)
-    assert "No probability" in admission_page(scorer.explain(""), scorer.model.settings)
+    assert "No probability" in admission_page(scorer.explain(""), scorer.model.description)
 
 
 def test_which_notes_a_model_was_trained_on_is_recorded_and_that_they_were_early_is_said(learnt, tmp_path, capsys):

@@ -17,7 +17,7 @@ from domain.clinical.chunks import Chunker, chunk_tokens
 from domain.clinical.cleaning import clean
 from domain.clinical.model import chunk_log_odds, load_model, save_model, start_model
 from domain.clinical.predict import OutcomeScorer, ReadmissionScorer, admission_page, clean_and_join
-from domain.clinical.settings import LENGTH_OF_STAY, OutcomeModelSettings
+from domain.clinical.settings import LENGTH_OF_STAY, ModelDescription
 
 SETTINGS = {"chunking": {"max_tokens": 24}, "c": 3.0, "slope": 0.5, "threshold": 0.5}
 LENGTHS = {"chunking": {"max_tokens": 24}, "task": "length-of-stay", "labels": [*LENGTH_OF_STAY.labels]}
@@ -26,7 +26,7 @@ OVERLAPPING = {**SETTINGS, "chunking": {"max_tokens": 24, "overlap": 12}}
 
 def random_model(bert, settings):
     """A random model whose log-odds differ well from chunk to chunk."""
-    model = start_model(bert, OutcomeModelSettings.model_validate(settings), seed=1)
+    model = start_model(bert, ModelDescription.model_validate(settings), seed=1)
     model.network.network.classifier.weight.data *= 60
     return model
 
@@ -44,7 +44,7 @@ def scorer(model_folder):
 
 def by_hand(scorer, text):
     """Each chunk alone through the network, and the formula written out."""
-    tokens = chunk_tokens([text], Chunker(scorer.model.tokenizer, scorer.model.settings.chunking))
+    tokens = chunk_tokens([text], Chunker(scorer.model.tokenizer, scorer.model.description.chunking))
     places, n, c = range(len(tokens)), len(tokens), 3.0
     alone = [float(expit(chunk_log_odds(scorer.model, tokens, np.array([each]), "fp32")[0, 0])) for each in places]
     return (max(alone) + sum(alone) / n * n / c) / (1 + n / c)
@@ -102,7 +102,7 @@ def test_a_text_that_cannot_be_read_has_no_probability_and_says_why(scorer, caps
     assert found["unknown_share"][[0, 2, 3]].tolist() == pytest.approx([1, 0, share]) and 0 < share < 1
     assert found["unknown_share"][4:].isna().all()
     assert "in 3 of 10 admissions" in capsys.readouterr().err
-    assert "no known word" in admission_page(scorer.explain(texts[0]), scorer.model.settings)
+    assert "no known word" in admission_page(scorer.explain(texts[0]), scorer.model.description)
     scorer.score(pd.DataFrame({"hadm_id": [3], "text": HARMLESS[:1]}))
     assert "unknown" not in capsys.readouterr().err
 
@@ -165,12 +165,12 @@ def test_a_words_importance_is_what_masking_it_loses(bert, settings):
     top, label = found.score.top, int(np.argmax(found.score.by_label))
     shown = text[top.start : top.end]
     assert [text[word.start : word.end] for word in found.words] == re.findall(r"\w+|[^\w\s]", shown)
-    chunker = Chunker(model.tokenizer, model.settings.chunking)
+    chunker = Chunker(model.tokenizer, model.description.chunking)
     tokens, place, (_, numbers, _) = chunk_tokens([text], chunker), found.score.chunks.index(top), chunker.words(shown)
 
     def predicted():
         log_odds = chunk_log_odds(model, tokens, np.arange(len(tokens)), "fp32")
-        p = aggregate_labels(expit(log_odds), np.zeros(len(tokens), np.int64), 1, model.settings)
+        p = aggregate_labels(expit(log_odds), np.zeros(len(tokens), np.int64), 1, model.description)
         return np.array([log_odds[place, label], p[0, label]])
 
     before, ids = predicted(), tokens.ids.copy()
@@ -184,17 +184,17 @@ def test_a_words_importance_is_what_masking_it_loses(bert, settings):
 def test_the_page_shows_all_text_none_of_it_as_markup_and_marks_words_of_the_top_chunk_alone(scorer, bert):
     text = f"{' '.join(HARMLESS)} <script>alert(1)</script> & {TELLING}"
     found = scorer.explain(text)
-    shown = admission_page(found, scorer.model.settings)
+    shown = admission_page(found, scorer.model.description)
     assert "<script>" not in shown and "http" not in shown
     chunks = re.findall(r'<div class="text" dir="auto">(.*?)</div>', shown, re.DOTALL)
     assert "".join(html.unescape(re.sub(r"</?mark[^>]*>", "", chunk)) for chunk in chunks) == text
     assert shown.count("<mark") > 3
-    assert "No probability" in admission_page(scorer.explain(""), scorer.model.settings)
+    assert "No probability" in admission_page(scorer.explain(""), scorer.model.description)
     scorer = OutcomeScorer(random_model(bert, OVERLAPPING))
     found = scorer.explain(f"{' '.join(HARMLESS * 2)} {TELLING} {' '.join(HARMLESS)}")
     top = found.score.top
     assert any(chunk != top and chunk.start < top.end and top.start < chunk.end for chunk in found.score.chunks)
-    for section in admission_page(found, scorer.model.settings).split("<section")[1:]:
+    for section in admission_page(found, scorer.model.description).split("<section")[1:]:
         assert ("<mark" in section) == section.startswith(' class="top"')
 
 
@@ -202,7 +202,7 @@ def test_the_page_has_one_scale_the_calibrated_one_beside_the_average_of_the_hos
     asked = {**SETTINGS, "slope": 2.0, "threshold": 0.6, "prevalence": 0.302, "window_days": 90.0}
     scorer = OutcomeScorer(random_model(bert, asked))  # calibrated odds are the square of P's
     found = scorer.explain(f"{' '.join(HARMLESS)} {TELLING}")
-    shown = " ".join(admission_page(found, scorer.model.settings).split())
+    shown = " ".join(admission_page(found, scorer.model.description).split())
     assert f"<h1>{100 * found.score.calibrated:.1f} %</h1>" in shown and "fitted to is 30.2 %." in shown
     alarm = "An alarm" if found.score.probability >= 0.6 else "No alarm"
     assert f"{alarm}: these are from 69.2 % on." in shown  # 0.6² / (0.6² + 0.4²)

@@ -17,10 +17,10 @@ from bertrelay.data.records import Rejects
 from domain.clinical.model import save_model, start_model
 from domain.clinical.note_selection import NoteKinds
 from domain.clinical.predict_files import notes_table, sorted_notes
-from domain.clinical.settings import OutcomeModelSettings, ScoreOptions
+from domain.clinical.settings import ModelDescription, ScoreOptions
 from pipelines.cli import _exit_code
 
-READS_ALL = NoteKinds(OutcomeModelSettings(), "notes")
+READS_ALL = NoteKinds(ModelDescription(), "notes")
 MARK = re.compile("qzx", re.IGNORECASE)
 NOTE = "QZXNAME OF IT:\nQzxword. The wound is dry, qzx {n}."
 OF_TERMS = {"terms.csv", "neighbours.csv", "vectors.parquet", "tsne.svg", "tsne.png"}
@@ -30,7 +30,7 @@ OF_TERMS = {"terms.csv", "neighbours.csv", "vectors.parquet", "tsne.svg", "tsne.
 def models(bert, tmp_path_factory):
     """The folder of each command's model."""
     folder = tmp_path_factory.mktemp("model")
-    save_model(start_model(bert, OutcomeModelSettings.model_validate({"chunking": {"max_tokens": 24}})), folder)
+    save_model(start_model(bert, ModelDescription.model_validate({"chunking": {"max_tokens": 24}})), folder)
     return {"readmission": folder, "terms": bert}
 
 

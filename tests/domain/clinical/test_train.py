@@ -22,7 +22,7 @@ from domain.clinical.chunks import Chunker, chunk_tokens, stored_chunk_tokens
 from domain.clinical.metrics import while_reading
 from domain.clinical.model import chunk_log_odds, load_model, start_model
 from domain.clinical.outcomes import read_labelled_notes
-from domain.clinical.settings import OutcomeModelSettings, ReadmissionSettings
+from domain.clinical.settings import ModelDescription, ReadmissionSettings
 from domain.clinical.train import chunk_weights, run
 
 NOWHERE = Engine(engine="ray://127.0.0.1:9")  # a cluster that does not answer
@@ -93,24 +93,24 @@ def test_scores_are_those_of_the_model_that_was_saved_and_metrics_and_alarms_are
     table = table.loc[scores["hadm_id"]]
     assert scores["readmitted"].tolist() == table["readmitted"].tolist()
     model = load_model(output / "model")
-    tokens = chunk_tokens(table["text"], Chunker(model.tokenizer, model.settings.chunking))
+    tokens = chunk_tokens(table["text"], Chunker(model.tokenizer, model.description.chunking))
     log_odds = chunk_log_odds(model, tokens, np.arange(len(tokens)), "fp32", batch_tokens=64)
-    found = aggregate(expit(log_odds[:, 0]), tokens.admissions, len(table), c=model.settings.c)
+    found = aggregate(expit(log_odds[:, 0]), tokens.admissions, len(table), c=model.description.c)
     assert scores["probability"].to_numpy() == pytest.approx(found, abs=1e-5)
     assert scores["n_chunks"].tolist() == np.bincount(tokens.admissions).tolist()
     ids = [np.array(model.tokenizer(text, add_special_tokens=False)["input_ids"]) for text in table["text"]]
     assert scores["unknown_share"].tolist() == [(each == model.tokenizer.unk_token_id).mean() for each in ids]
-    odds = (found / (1 - found)) ** model.settings.slope * np.exp(model.settings.intercept)
+    odds = (found / (1 - found)) ** model.description.slope * np.exp(model.description.intercept)
     assert scores["calibrated"].to_numpy() == pytest.approx(odds / (1 + odds), abs=1e-4)
     validation = scores[scores["split"] == "validation"]
     fitted = fit_recalibration(validation["probability"].to_numpy(), validation["readmitted"].to_numpy())
-    assert (model.settings.slope, model.settings.intercept) == pytest.approx(fitted)
+    assert (model.description.slope, model.description.intercept) == pytest.approx(fitted)
     assert (metrics["recalibration_slope"], metrics["recalibration_intercept"]) == pytest.approx(fitted)
     test = scores[scores["split"] == "test"]
     assert metrics["auroc"] == pytest.approx(roc_auc_score(test["readmitted"], test["probability"]))
     assert metrics["brier"] == pytest.approx(brier_score_loss(test["readmitted"], test["calibrated"]))
     assert metrics["brier_uncalibrated"] == pytest.approx(brier_score_loss(test["readmitted"], test["probability"]))
-    how = model.settings  # whose threshold is of validation
+    how = model.description  # whose threshold is of validation
     assert how.threshold == metrics["threshold"] and how.alarm_precision == 0.6
     assert how.prevalence == validation["readmitted"].mean()
     alarms = validation[validation["probability"] >= how.threshold]["readmitted"]
@@ -153,8 +153,8 @@ def test_an_admission_weighs_as_much_as_any_other_where_it_is_shared():
 
 @pytest.mark.parametrize("batch_tokens", [1, 100])
 def test_no_batch_changes_a_chunk(bert, batch_tokens):
-    model = start_model(bert, OutcomeModelSettings.model_validate({"chunking": CHUNKING}))
-    tokens = chunk_tokens(stays(12)["text"], Chunker(model.tokenizer, model.settings.chunking))
+    model = start_model(bert, ModelDescription.model_validate({"chunking": CHUNKING}))
+    tokens = chunk_tokens(stays(12)["text"], Chunker(model.tokenizer, model.description.chunking))
     found = chunk_log_odds(model, tokens, np.arange(len(tokens)), "fp32", batch_tokens)
     alone = [chunk_log_odds(model, tokens, np.array([chunk]), "fp32")[0, 0] for chunk in range(len(tokens))]
     assert len(set(np.round(alone, 3))) > 3
@@ -163,8 +163,12 @@ def test_no_batch_changes_a_chunk(bert, batch_tokens):
 
 def test_stored_chunks_are_those_in_memory_and_a_failure_costs_a_shard(bert, tmp_path, monkeypatch):
     monkeypatch.setattr(chunks, "SHARD_CHARACTERS", 1000)
-    model = start_model(bert, OutcomeModelSettings.model_validate({"chunking": {"max_tokens": 16, "max_chunks": 2}}))
-    chunker, texts, cut = Chunker(model.tokenizer, model.settings.chunking), [*stays(40)["text"], "", "Slept well."], []
+    model = start_model(bert, ModelDescription.model_validate({"chunking": {"max_tokens": 16, "max_chunks": 2}}))
+    chunker, texts, cut = (
+        Chunker(model.tokenizer, model.description.chunking),
+        [*stays(40)["text"], "", "Slept well."],
+        [],
+    )
     inside = chunk_tokens(texts, chunker)
     assert inside.lost_chunks > 0
     assert np.bincount(inside.admissions, minlength=42)[-2:].tolist() == [0, 1]
@@ -191,7 +195,7 @@ def test_chunks_are_cut_on_the_engine_of_the_stage(clinic, bert, tmp_path):
 def test_the_score_while_reading_is_that_of_the_first_chunks():
     pairs = 2 * np.arange(10)[:, None]
     probabilities, admissions = np.tile([0.9, 0.2, 0.1, 0.4, 0.8], 10), (np.array([1, 0, 0, 1, 0]) + pairs).ravel()
-    metrics = while_reading(probabilities, admissions, np.tile([True, False], 10), OutcomeModelSettings())
+    metrics = while_reading(probabilities, admissions, np.tile([True, False], 10), ModelDescription())
     found = metrics["while_reading"]
     assert metrics["read_in_parts"] == 20
     assert found[0]["readmitted"] == pytest.approx(0.2) and found[0]["others"] == pytest.approx(0.9)
@@ -199,7 +203,7 @@ def test_the_score_while_reading_is_that_of_the_first_chunks():
     assert [each["auroc"] for each in found] == [0.0] * 9 + [pytest.approx(0.0)]
     with_short_ones = np.append(probabilities, [0.99, 0.01]), np.append(admissions, [20, 21])
     outcomes = np.tile([True, False], 11)
-    assert while_reading(*with_short_ones, outcomes, OutcomeModelSettings()) == metrics
+    assert while_reading(*with_short_ones, outcomes, ModelDescription()) == metrics
 
 
 @pytest.mark.parametrize("returned", [0, 9, 10, 20, 21, 30])
@@ -207,7 +211,7 @@ def test_of_fewer_than_ten_of_either_outcome_nothing_is_reported_while_reading(r
     outcomes = np.append(np.arange(30) < returned, [True] * 20)  # of the last ones all is read at once
     probabilities = np.random.default_rng(0).random(80)
     admissions = np.append(np.repeat(np.arange(30), 2), np.arange(30, 50))
-    found = while_reading(probabilities, admissions, outcomes, OutcomeModelSettings())
+    found = while_reading(probabilities, admissions, outcomes, ModelDescription())
     if 10 <= returned <= 20:
         assert found["read_in_parts"] == 30 and len(found["while_reading"]) == 10
     else:
@@ -293,14 +297,14 @@ def test_a_model_keeps_which_notes_it_reads_and_within_how_many_days_a_return_co
     write_stays(tmp_path, stays())
     read = read_labelled_notes(tmp_path / "notes", tmp_path / "cohort")
     assert read.about == {}
-    assert "within the days that its cohort counts of" in OutcomeModelSettings().description
+    assert "within the days that its cohort counts of" in ModelDescription().meaning
     (tmp_path / "notes/notes.json").write_text(
         '{"input": "discharge", "stays": "cohort", "radiology": true, "cut": "c"}'
     )
     (tmp_path / "cohort/cohort.json").write_text('{"window_days": 90.0}')
     read = read_labelled_notes(tmp_path / "notes", tmp_path / "cohort")
     assert read.about == {"input": "discharge", "radiology": True, "cut": "c", "window_days": 90.0}
-    assert "within 90 days of" in OutcomeModelSettings.model_validate(read.about).description
+    assert "within 90 days of" in ModelDescription.model_validate(read.about).meaning
 
 
 def test_permutations_are_none_or_twenty_at_least(clinic, bert):

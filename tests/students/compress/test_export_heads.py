@@ -29,7 +29,7 @@ from domain.biomedical.qa.predict import QuestionAnswerer
 from domain.biomedical.qa.settings import QaSettings
 from domain.clinical import model as outcome_model
 from domain.clinical.predict import OutcomeScorer
-from domain.clinical.settings import OutcomeModelSettings
+from domain.clinical.settings import ModelDescription
 from students.compress.export import export, run
 from students.compress.settings import ExportSettings
 from teachers.pairs.model import CrossEncoder, start_cross_encoder
@@ -57,7 +57,7 @@ def save_answers(base, folder):
 
 
 def save_outcomes(base, folder, **more):
-    settings = OutcomeModelSettings.model_validate({"chunking": {"max_tokens": 12}, **more})
+    settings = ModelDescription.model_validate({"chunking": {"max_tokens": 12}, **more})
     outcome_model.save_model(outcome_model.start_model(base, settings, seed=1), folder)
 
 
@@ -203,7 +203,7 @@ def test_unusable_folders_of_an_exported_head_are_reported(saved, tmp_path, caps
     with pytest.raises(RequestError, match="backend: expected torch, onnx, openvino or auto"):
         OutcomeScorer.load(exported, backend="tensorrt")
     with pytest.raises(RequestError, match="it has a graph alone: give the model that was exported"):
-        outcome_model.start_model(exported, OutcomeModelSettings.model_validate({}))
+        outcome_model.start_model(exported, ModelDescription.model_validate({}))
     with pytest.raises(RequestError, match="is a graph, which cannot be changed, trained or saved again"):
         outcome_model.save_model(outcome_model.load_model(exported), tmp_path / "again")
     scorer = OutcomeScorer.load(exported)
