@@ -289,11 +289,11 @@ class Evaluation:
 
     @spinner("metrics and their intervals")
     def _binary(self, cohort: Path, output: Path, others: Sequence[Baseline]) -> Metrics:
-        predictions, rp80_threshold = {"model": self._predicted()}, None
-        model, held_out = predictions["model"], None if self.validation is None else self.validation.labels[:, 0]
+        model, held_out, of_held_out = self._predicted(), np.zeros(0, bool), np.zeros(0)
         if self.validation:
-            rp80_threshold = threshold_at_precision(self.validation.probabilities(self.fitted)[:, 0], held_out)
-        metrics, alarms = binary_metrics(model, rp80_threshold), []
+            held_out, of_held_out = self.validation.labels[:, 0], self.validation.probabilities(self.fitted)[:, 0]
+        metrics = binary_metrics(model, threshold_at_precision(of_held_out, held_out))
+        predictions, alarms = {"model": model}, []
         for column, described in self._thresholds().items():
             metrics |= in_column(column, alarm_metrics(model, described.threshold))
             counts = {"threshold": described.threshold, "alarms": described.alarms, "right": described.alarms_right}

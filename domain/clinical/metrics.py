@@ -145,8 +145,12 @@ class Predicted:
 
     def of(self, chosen: Flags) -> "Predicted":
         """Those of the admissions that are chosen, (admissions,)."""
-        columns = (self.subjects, self.outcomes, self.probability, self.calibrated, self.uncalibrated)
-        return Predicted(*(None if column is None else column[chosen] for column in columns))
+        calibrated, uncalibrated = (
+            None if column is None else column[chosen] for column in (self.calibrated, self.uncalibrated)
+        )
+        return Predicted(
+            self.subjects[chosen], self.outcomes[chosen], self.probability[chosen], calibrated, uncalibrated
+        )
 
     def calibration(self) -> MetricsOfWeights:
         """Calibration after and before the recalibration, as far as there are such probabilities."""
