@@ -55,7 +55,7 @@ def of_outcome(metrics: Metrics, doubts: Sequence[str] = ()) -> Verdict | None:
 
 
 def _gain_over_prevalence(metrics: Metrics) -> float | None:
-    """How much lower the Brier score is than with the prevalence.
+    """The prevalence's Brier score minus the model's.
 
     Without an interval: that of the score is mostly the prevalence's own, which both share.
     """
@@ -82,7 +82,7 @@ def _of_labels(metrics: Metrics) -> Verdict:
 
 
 def of_entities(metrics: Metrics) -> Verdict | None:
-    """Of a tagger, on test data, else on dev data of its training. None without either."""
+    """Verdict on a tagger, on test data, else on dev data of its training; None without either."""
     start = "" if "gold_entities" in metrics else "dev/"
     scores = {name.removeprefix(start): value for name, value in metrics.items() if name.startswith(start)}
     if "f1" not in scores:
@@ -109,7 +109,7 @@ def _is_type(name: str) -> bool:
 
 
 def of_answers(metrics: Metrics) -> Verdict | None:
-    """Of an answerer, on test data, else on dev data of its training. None without either."""
+    """Verdict on an answerer, on test data, else on dev data of its training; None without either."""
     start = "" if "scored" in metrics else "dev/"
     scores = {name.removeprefix(start): value for name, value in metrics.items() if name.startswith(start)}
     if scores.get("f1") is None:

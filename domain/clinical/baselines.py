@@ -1,4 +1,4 @@
-"""Baselines for an outcome model: the length of the note alone, and TF-IDF."""
+"""Baselines for an outcome model: the length of the note, and TF-IDF."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -40,10 +40,10 @@ class Baseline:
 
 
 def baselines(notes: LabelledNotes, permutations: int = 0, seed: int = 0) -> Iterator[Baseline]:
-    """Each baseline, fitted on train, for each label by itself; where exactly one is true, P are divided by their sum.
+    """Yields each baseline, fitted on train, for each label by itself.
 
-    There is no `tfidf` where no two notes of train have a word in common, which is logged. `permutations` are of
-    `tfidf`, of a binary task.
+    Where exactly one label is true, probabilities are divided by their sum. There is no `tfidf` where no two notes of
+    train have a word in common, which is logged. `permutations` are of `tfidf`, of a binary task.
     """
     splits = [notes.is_in(name) for name in ("train", "validation", "test")]
     lengths = np.log1p(notes.table["characters"].to_numpy(np.float64))[:, None]  # (stays, 1)
@@ -56,8 +56,9 @@ def baselines(notes: LabelledNotes, permutations: int = 0, seed: int = 0) -> Ite
         log(f"no word is in {FEWEST_NOTES} notes of train: there is no TF-IDF baseline")
         return
     features = [words.transform(notes.texts(split)) for split in splits]
-    found = _fitted("tfidf", notes, [LogisticRegression(C=c, max_iter=ITERATIONS) for c in PENALTIES], features)
-    yield replace(found, permuted=_permuted_aurocs(notes, found.classifiers[0], features, permutations, seed))
+    candidates = [LogisticRegression(C=c, max_iter=ITERATIONS) for c in PENALTIES]
+    tfidf = _fitted("tfidf", notes, candidates, features)
+    yield replace(tfidf, permuted=_permuted_aurocs(notes, tfidf.classifiers[0], features, permutations, seed))
 
 
 def _fitted(name: str, notes: LabelledNotes, candidates: Sequence[Any], features: Sequence[Any]) -> Baseline:
@@ -77,16 +78,17 @@ def _fitted(name: str, notes: LabelledNotes, candidates: Sequence[Any], features
             scores = [auroc_of(_probability(candidate, validation), held_out) or 0.0 for candidate in fitted]
             classifiers.append(fitted[int(np.argmax(scores))])
             bar.advance()
-    of_splits = [
-        np.stack([_probability(candidate, of) for candidate in classifiers], axis=1) for of in (validation, test)
+    splits = [
+        np.stack([_probability(classifier, split) for classifier in classifiers], axis=1)
+        for split in (validation, test)
     ]
     if notes.outcome.kind == "multi-class":
-        of_splits = [found / found.sum(1, keepdims=True) for found in of_splits]
-    return Baseline(name, of_splits[0], of_splits[1], classifiers)
+        splits = [probabilities / probabilities.sum(1, keepdims=True) for probabilities in splits]
+    return Baseline(name, splits[0], splits[1], classifiers)
 
 
 def _probability(classifier: Any, features: Any) -> Floats:
-    """That a label is true, (stays,)."""
+    """The probability that a label is true, (stays,)."""
     probability: Floats = classifier.predict_proba(features) @ classifier.classes_.astype(np.float64)
     return probability
 
@@ -99,9 +101,9 @@ def _permuted_aurocs(
     outcomes, generator = notes.labels[notes.is_in("test"), 0], np.random.default_rng(seed)
     aurocs = np.full(permutations, np.nan)
     with progress("fitting permuted labels", permutations, "permutations") as bar:
-        for place in range(permutations):
+        for number in range(permutations):
             labels = notes.permuted_labels("train", generator)[:, 0]
             scores = clone(fitted).fit(train, labels).decision_function(test)
-            aurocs[place] = roc_auc_score(outcomes, scores)
+            aurocs[number] = roc_auc_score(outcomes, scores)
             bar.advance()
     return aurocs

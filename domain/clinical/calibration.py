@@ -1,8 +1,8 @@
-"""Calibration of P: its metrics, and logistic recalibration.
+"""Calibration of probabilities: its metrics, and logistic recalibration.
 
 The latter is fitted on validation examples, which keep their prevalence:
 
-    calibrated = expit(intercept + slope · log-odds of P)
+    calibrated = expit(intercept + slope · log-odds of the probability)
 
 (Cox 1958; Van Calster et al. 2019). So the intercept also corrects for training examples that were sampled by their
 label.
@@ -85,18 +85,21 @@ def _closed_test(log_odds: Floats, outcomes: Flags, name: str) -> Recalibration:
     if parameters == 1 or not fits_better(shifted, 1):
         return shifted
     if fitted.slope <= 0:
-        log(f"recalibration of {name}: P does not rise with the outcome on validation, so all get the prevalence")
+        log(
+            f"recalibration of {name}: its probability does not rise with the outcome on validation, so all get the "
+            "prevalence"
+        )
         return Recalibration(0.0, float(logit(outcomes.mean())))
     return fitted
 
 
-def _intercept(given: Floats, prevalence: float) -> float:
-    """The shift of the log-odds at which the mean probability is the share of positives."""
-    widest = float(np.abs(given).max()) + abs(float(logit(prevalence))) + 1
-    return float(brentq(lambda shift: float(expit(given + shift).mean() - prevalence), -widest, widest))
+def _intercept(log_odds: Floats, prevalence: float) -> float:
+    """The shift of the log-odds at which the mean probability is the prevalence."""
+    widest = float(np.abs(log_odds).max()) + abs(float(logit(prevalence))) + 1
+    return float(brentq(lambda shift: float(expit(log_odds + shift).mean() - prevalence), -widest, widest))
 
 
-def _slope_and_intercept(given: Floats, outcomes: Flags) -> Recalibration:
+def _slope_and_intercept(log_odds: Floats, outcomes: Flags) -> Recalibration:
     """By targets of Platt (1999) a little inside of 0 and 1, so that the slope of separable outcomes is finite."""
     from sklearn.linear_model import LogisticRegression
 
@@ -104,8 +107,8 @@ def _slope_and_intercept(given: Floats, outcomes: Flags) -> Recalibration:
     targets = np.where(outcomes, (positives + 1) / (positives + 2), 1 / (negatives + 2))  # (examples,)
     model = LogisticRegression(C=np.inf, tol=1e-8, max_iter=1_000)
     model.fit(
-        np.tile(given, 2)[:, None],
-        np.repeat([True, False], len(given)),
+        np.tile(log_odds, 2)[:, None],
+        np.repeat([True, False], len(log_odds)),
         sample_weight=np.concatenate([targets, 1 - targets]),
     )
     return Recalibration(float(model.coef_[0, 0]), float(model.intercept_[0]))
@@ -124,7 +127,7 @@ def log_odds_of(probability: Floats) -> Floats:
 class Bins:
     """Admissions in ten groups of like probability, as equal in size as ties allow.
 
-    numbers: of the bins that are not empty. points: (mean probability, share of positives, admissions) of each of them.
+    numbers: of the bins that are not empty. points: (mean probability, fraction of positives, admissions) of each.
     """
 
     def __init__(self, probability: Floats, outcomes: Flags) -> None:
@@ -137,13 +140,13 @@ class Bins:
         self._is_in = (bin_of[:, None] == np.arange(BINS)).astype(np.float64)  # (admissions, bins)
 
     def error(self, weights: Floats) -> Floats:
-        """The mean distance of mean probability and share of positives, bins weighted by their sizes."""
+        """The mean distance of mean probability and fraction of positives, bins weighted by their sizes."""
         return ratio(np.abs((weights * self._gaps) @ self._is_in).sum(-1), weights.sum(-1))
 
-    def shares(self, weights: Floats) -> dict[str, Floats]:
-        """The share of positives in each bin of `numbers`, by its number; nan where no weight is in it."""
-        shares = ratio((weights * self._outcomes) @ self._is_in, weights @ self._is_in)
-        return {f"{number}": shares[..., number] for number in self.numbers}
+    def fractions(self, weights: Floats) -> dict[str, Floats]:
+        """The fraction of positives in each bin of `numbers`, by its number; nan where no weight is in it."""
+        fractions = ratio((weights * self._outcomes) @ self._is_in, weights @ self._is_in)
+        return {f"{number}": fractions[..., number] for number in self.numbers}
 
 
 def calibration_metrics(outcomes: Flags, calibrated: Floats, uncalibrated: Floats | None = None) -> MetricsOfWeights:

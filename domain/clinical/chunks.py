@@ -165,7 +165,7 @@ UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3
 
 
 def _word_starts(vocabulary: Mapping[str, int]) -> NDArray[np.bool_]:
-    """Which tokens begin a word; of a script without spaces all, and all that are no letters or digits."""
+    """Marks tokens that begin a word, (vocabulary,): in a script without spaces all, and all but letters and digits."""
     starts = np.ones(max(vocabulary.values(), default=0) + 1, bool)
     marker = next((each for each in MARKERS if any(token.startswith(each) for token in vocabulary)), "")
     for token, number in vocabulary.items():
@@ -176,7 +176,7 @@ def _word_starts(vocabulary: Mapping[str, int]) -> NDArray[np.bool_]:
 
 
 UNKNOWN_LIMIT = 0.1
-"""The share of unknown tokens above which an admission is warned of; BERT's vocabulary knows all but some 0.1 %."""
+"""The fraction of unknown tokens above which an admission is warned of; BERT's vocabulary knows all but some 0.1 %."""
 SUBWORDS_LIMIT, SUBWORDS_RATIO = 2.0, 1.4
 """Subwords a word above which an admission is warned of, and how many times those of the training notes, where they are
 known. Of BERT's English vocabulary, English reports have 1.2, up to 1.5; German 1.9, Czech 2.1, Russian 3.7, and
@@ -209,7 +209,7 @@ class ChunkTokens:
 
 
 def unknown_shares(tokens: ChunkTokens, count: int, chunker: Chunker) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """The share of unknown tokens in each of `count` texts, special ones left out, nan without tokens; and which of
+    """The fraction of unknown tokens in each of `count` texts, special ones left out, nan without tokens; and which of
     them the model cannot read: without tokens, or with unknown ones and no known word. Both (count,).
 
     Punctuation and marks are no words: a text in another script has the former, too.
@@ -226,7 +226,7 @@ def unknown_shares(tokens: ChunkTokens, count: int, chunker: Chunker) -> tuple[N
 
 
 def subwords_per_word(tokens: ChunkTokens, count: int, chunker: Chunker) -> NDArray[np.float64]:
-    """How many subwords a word of each of `count` texts has on average, (count,); nan without words.
+    """The mean number of subwords in a word, of each of `count` texts, (count,); nan without words.
 
     Single letters are in every vocabulary, so that a text in another language may have no unknown token.
     """

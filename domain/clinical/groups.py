@@ -1,9 +1,8 @@
 """Metrics of groups of patients, or of labels, and the suppression of small groups.
 
-What a group is called, how many are in it and of how many of them the outcome is true is published only where of ten or
-more it is, and of ten or more it is not: fewer may be identifiable, and a name of a table's own may be anything. Where
-those left out are fewer together, the next smallest are left out too, for else a subtraction from the whole would
-reveal them.
+A group's name, size and metrics are published only where ten or more admissions have the outcome and ten or more do
+not: fewer may be identifiable, and a name from a table may be anything. Where the groups left out are smaller than that
+together, the next smallest are left out too; otherwise a subtraction from the whole would reveal them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,10 +27,10 @@ Slice = dict[str, Any]
 
 
 def confusion(predicted: PredictedLabels) -> list[list[int] | None]:
-    """How many admissions of each label, a row, were taken for each, a column.
+    """The confusion matrix: counts of admissions by label, a row, and by likeliest label, a column.
 
-    A row with a count below ten that is not 0 is None; and where it is the only one, the next smallest row is too, for
-    else the accuracy would reveal it.
+    A row with a count below ten that is not 0 is None; and where it is the only one, the next smallest row is too:
+    otherwise the accuracy would reveal it.
     """
     size = predicted.labels.shape[1]
     table = np.zeros((size, size), np.int64)
@@ -62,7 +61,7 @@ def label_slices(task: str, names: Sequence[str], predicted: PredictedLabels, se
 
 
 def _slices(characteristic: str, members: Mapping[str, Predicted], sizes: Mapping[str, int], seed: int) -> list[Slice]:
-    """The groups that are large enough, of so many `admissions`, and how many groups are not."""
+    """The groups that are large enough, with their `sizes` in admissions, and the number of those that are not."""
     counts = {name: np.array([each.outcomes.sum(), (~each.outcomes).sum()]) for name, each in members.items()}
     small, hidden = list[str](), np.zeros(2, np.int64)
     for name in sorted(counts, key=lambda name: int(counts[name].min())):
@@ -71,12 +70,12 @@ def _slices(characteristic: str, members: Mapping[str, Predicted], sizes: Mappin
         small.append(name)
         hidden = hidden + counts[name]
     listed: list[Slice] = [
-        {"group": name, "admissions": sizes[name], "figures": _slice_metrics(members[name], seed), "suppressed": 0}
+        {"group": name, "admissions": sizes[name], "metrics": _slice_metrics(members[name], seed), "suppressed": 0}
         for name in counts
         if name not in small
     ]
     if small:
-        listed.append({"group": None, "admissions": None, "figures": None, "suppressed": len(small)})
+        listed.append({"group": None, "admissions": None, "metrics": None, "suppressed": len(small)})
     return [{"characteristic": characteristic, **each} for each in listed]
 
 

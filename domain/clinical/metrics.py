@@ -54,7 +54,7 @@ class Ranking:
 
 
 def auroc(hits: Floats, misses: Floats) -> Floats:
-    """The share of pairs in which who is positive has the higher probability, ties counting half; nan of one class."""
+    """The fraction of pairs whose positive has the higher probability, ties counting half; nan of one class."""
     steps = np.diff(misses, axis=-1, prepend=0.0)
     before = hits - np.diff(hits, axis=-1, prepend=0.0) / 2
     return ratio((steps * before).sum(-1), hits[..., -1:].sum(-1) * misses[..., -1:].sum(-1))
@@ -90,8 +90,8 @@ def alarm_threshold(
 ) -> dict[str, float | int]:
     """The lowest threshold with `minimum_alarms` or more whose precision is `precision` or more with 95 % confidence.
 
-    With it how many `alarms` reach it, and how many of them are right; nothing where no threshold reaches it. That the
-    lowest of many is taken is not in the confidence.
+    `threshold` comes with the number of `alarms` that reach it, and of `alarms_right` among them; nothing where no
+    threshold reaches the precision. The confidence does not count that the lowest of many thresholds is taken.
     """
     ranking = Ranking(probabilities, outcomes)
     hits, misses = ranking.counts(np.ones(len(probabilities)))
@@ -106,7 +106,7 @@ def alarm_threshold(
 
 
 def precise_enough(hits: Floats, misses: Floats) -> Flags:
-    """Where the precision is `PRECISION` or more, and there are true positives."""
+    """Marks steps with a precision of `PRECISION` or more, and true positives."""
     return (hits > 0) & (np.nan_to_num(ratio(hits, hits + misses)) >= PRECISION)
 
 
@@ -165,15 +165,12 @@ class Predicted:
         return calibration_fits(self.outcomes, self.calibrated, self.uncalibrated)
 
     def recall_and_precision(self, threshold: float | None, weights: Floats) -> list[Floats]:
-        """Of the alarms at a threshold; nan without one."""
+        """Recall and precision of the alarms at `threshold`, both (…,); nan without one."""
         if threshold is None:
             return [np.full(weights.shape[:-1], np.nan)] * 2
         raised = self.probability >= threshold
         hits = weights @ (raised & self.outcomes).astype(np.float64)
         return [ratio(hits, weights @ of.astype(np.float64)) for of in (self.outcomes, raised)]
-
-
-# Of a binary task
 
 
 def binary_metrics(predicted: Predicted, threshold: float | None, seed: int = 0) -> Metrics:
@@ -211,21 +208,21 @@ def metric_differences(model: Predicted, baseline: Predicted, seed: int = 0) -> 
 
 
 def alarm_metrics(predicted: Predicted, threshold: float | None, seed: int = 0) -> Metrics:
-    """How many test admissions reach the alarm threshold, their precision, and the recall; None without a threshold."""
+    """The number of test admissions that reach the alarm threshold, their precision and recall; None without one."""
 
     def of(weights: Floats) -> dict[str, Floats]:
-        found = predicted.recall_and_precision(threshold, weights)
-        return dict(zip(("alarm_recall", "alarm_precision"), found, strict=True))
+        recall, precision = predicted.recall_and_precision(threshold, weights)
+        return {"alarm_recall": recall, "alarm_precision": precision}
 
     raised = None if threshold is None else int((predicted.probability >= threshold).sum())
     return {"alarms": raised} | with_intervals(of, predicted.subjects, seed=seed)
 
 
 def permutation_metrics(auroc: float, permuted: Floats) -> Metrics:
-    """How an AUROC compares with those of permuted labels, (permutations,).
+    """A permutation test of an AUROC; permuted: the AUROCs of permuted labels, (permutations,).
 
-    `permutation_p`: of the permutations and the value itself, the share that reaches it, and `permutation_p_least`, the
-    least that so many permutations can give.
+    `permutation_p`: the fraction of the permutations and the value itself that reach the value, as scikit-learn's
+    `permutation_test_score` has it; `permutation_p_least`: the least that so many permutations can give.
     """
     return {
         "permutations": len(permuted),
@@ -241,9 +238,6 @@ def best_metrics(subjects: NDArray[Any], outcomes: Flags, true_risk: Floats, see
     """The AUROC of the true risks of the same admissions, which no model can be expected to pass."""
     ranking = Ranking(true_risk, outcomes)
     return with_intervals(lambda weights: {"best_auroc": auroc(*ranking.counts(weights))}, subjects, seed=seed)
-
-
-# Of several labels
 
 
 @dataclass(frozen=True)
@@ -280,7 +274,7 @@ def label_metrics(predicted: PredictedLabels, seed: int = 0) -> Metrics:
         return metrics | {"auroc_micro": np.apply_along_axis(micro, -1, weights)}
 
     def micro(weights: Floats) -> Floats:
-        """Of one resample, (admissions,): all at once would be labels times as large as the others."""
+        """Micro AUROC of one resample, (admissions,): all at once would be labels times as large as the others."""
         return auroc(*pooled.counts(np.repeat(weights, predicted.labels.shape[1])))
 
     size = predicted.labels.shape[1]
@@ -288,14 +282,11 @@ def label_metrics(predicted: PredictedLabels, seed: int = 0) -> Metrics:
     return with_intervals(of, predicted.subjects, seed=seed) | counts
 
 
-# Curves
-
-
 def curves(models: Mapping[str, Predicted]) -> dict[str, Any]:
     """ROC, precision-recall and calibration curves of each model, by name.
 
-    A calibration curve has (mean probability, share of positives, admissions, low and high of that share) of each bin
-    that is not empty: a 95 % interval, None where there is none. The borders of the bins stay; who is in them is
+    A calibration curve has (mean probability, fraction of positives, admissions, low and high of that fraction) of each
+    bin that is not empty: a 95 % interval, None where there is none. The borders of the bins stay; who is in them is
     resampled.
     """
     drawn: dict[str, Any] = {"roc": {}, "precision_recall": {}, "calibration": {}}
@@ -312,8 +303,8 @@ def curves(models: Mapping[str, Predicted]) -> dict[str, Any]:
         for ending, probability in (("", model.uncalibrated), (", calibrated", model.calibrated)):
             if probability is not None:
                 bins = Bins(probability, model.outcomes)
-                found = with_intervals(bins.shares, model.subjects)
-                bounds = [(found.get(f"{number}_low"), found.get(f"{number}_high")) for number in bins.numbers]
+                fractions = with_intervals(bins.fractions, model.subjects)
+                bounds = [(fractions.get(f"{number}_low"), fractions.get(f"{number}_high")) for number in bins.numbers]
                 points = [(*point, *interval) for point, interval in zip(bins.points, bounds, strict=True)]
                 drawn["calibration"][name + ending] = points
     return drawn
@@ -324,9 +315,9 @@ def while_reading(
 ) -> dict[str, Any]:
     """The score as more of the note is read, of admissions with several chunks.
 
-    `while_reading`: at each step the AUROC, and the mean P of those with the label, by its name, and of others.
-    `read_in_parts`: how many have several chunks. Both None where those with the label, or the others, are too few to
-    be published.
+    `while_reading`: at each step the AUROC, and the mean probability of those with the label, by its name, and of
+    others. `read_in_parts`: the number of those with several chunks. Both None where those with the label, or the
+    others, are too few to be published.
     probabilities, admissions: of chunks, those of an admission in order; of `share` of them as many are read as make
     up at least that.
     """
@@ -335,12 +326,12 @@ def while_reading(
     if min((is_long & outcomes).sum(), (is_long & ~outcomes).sum()) < FEWEST:
         return {"while_reading": None, "read_in_parts": None}
     order = np.argsort(admissions, kind="stable")
-    places = np.empty(len(admissions), np.int64)
-    places[order] = np.concatenate([np.arange(count) for count in counts])
+    positions = np.empty(len(admissions), np.int64)  # of chunks in their admission
+    positions[order] = np.concatenate([np.arange(count) for count in counts])
     groups = {settings.labels[0]: is_long & outcomes, "others": is_long & ~outcomes}
     steps: list[dict[str, float | None]] = []
     for step in range(1, STEPS_OF_READING + 1):
-        is_read = places * STEPS_OF_READING < step * counts[admissions]
+        is_read = positions * STEPS_OF_READING < step * counts[admissions]
         read = probabilities[is_read], admissions[is_read]
         so_far = aggregate(*read, len(outcomes), settings.aggregation, settings.c)
         means = {name: float(so_far[group].mean()) for name, group in groups.items()}

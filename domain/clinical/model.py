@@ -83,7 +83,7 @@ class ChunkClassifier(HeadNetwork):
 
 @dataclass(frozen=True)
 class OutcomeModel:
-    """All that is needed to predict an outcome: a network, its tokenizer, and how its chunks are used."""
+    """All that predicts an outcome: a network, its tokenizer, and the description of all else."""
 
     network: ChunkClassifier
     tokenizer: PreTrainedTokenizerFast
@@ -96,7 +96,7 @@ class OutcomeModel:
 
 def start_model(
     source: str | Path,
-    settings: ModelDescription,
+    description: ModelDescription,
     *,
     dropout: float | None = None,
     seed: int = 0,
@@ -108,16 +108,16 @@ def start_model(
     Raises RequestError for a model that cannot classify, or has not the positions for such chunks.
     """
     # To transformers one label with a sigmoid is a single one of many that may be true.
-    is_single = settings.outcome.kind == "multi-class"
+    is_single = description.outcome.kind == "multi-class"
     config = {
-        "num_labels": len(settings.labels),
+        "num_labels": len(description.labels),
         "problem_type": "single_label_classification" if is_single else "multi_label_classification",
-        "id2label": dict(enumerate(settings.labels)),
-        "label2id": {label: row for row, label in enumerate(settings.labels)},
+        "id2label": dict(enumerate(description.labels)),
+        "label2id": {label: row for row, label in enumerate(description.labels)},
     }
     network, tokenizer = HEAD.start(source, config, dropout=dropout, seed=seed, cache=cache)
-    check_positions(network, settings.chunking.max_tokens, "chunking.max_tokens")
-    return OutcomeModel(ChunkClassifier(network, settings.pooling), tokenizer, settings)
+    check_positions(network, description.chunking.max_tokens, "chunking.max_tokens")
+    return OutcomeModel(ChunkClassifier(network, description.pooling), tokenizer, description)
 
 
 def save_model(model: OutcomeModel, folder: Path) -> None:
@@ -137,39 +137,39 @@ def load_model(
     backend: as of `SentenceEncoder.load`.
     """
     folder = model_folder(source, cache=cache)
-    settings = read_description(folder, task)
+    description = read_description(folder, task)
     network, tokenizer = HEAD.load(ModelFolder(folder), backend)
-    if network.config.num_labels != len(settings.labels):
+    if network.config.num_labels != len(description.labels):
         raise RequestError(
-            f"model: expected the {len(settings.labels)} labels of {DESCRIPTION} in {folder / 'config.json'}, found "
+            f"model: expected the {len(description.labels)} labels of {DESCRIPTION} in {folder / 'config.json'}, found "
             f"{network.config.num_labels}; copy the folder again"
         )
-    check_positions(network, settings.chunking.max_tokens, "chunking.max_tokens")
-    return OutcomeModel(ChunkClassifier(network, settings.pooling).eval(), tokenizer, settings)
+    check_positions(network, description.chunking.max_tokens, "chunking.max_tokens")
+    return OutcomeModel(ChunkClassifier(network, description.pooling).eval(), tokenizer, description)
 
 
 def read_description(folder: Path, task: OutcomeName | None = None) -> ModelDescription:
-    """How the model of a folder uses chunks. Raises RequestError for one of another task than `task`."""
-    settings = read_model_file(folder / DESCRIPTION, ModelDescription)
-    if settings is None:
+    """The description of the model in a folder. Raises RequestError for one of another task than `task`."""
+    description = read_model_file(folder / DESCRIPTION, ModelDescription)
+    if description is None:
         raise RequestError(
             f"model: expected one that predicts {task or 'an outcome of patients'}, found no {DESCRIPTION} in "
             f"{folder}; train it with domain.readmission or domain.outcome"
         )
     # Every key is written, so the default of a missing one would be that of another model.
-    lacking = type(settings).model_fields.keys() - settings.model_fields_set
+    lacking = type(description).model_fields.keys() - description.model_fields_set
     if "chunking" not in lacking:
-        stated = settings.chunking.model_fields_set
+        stated = description.chunking.model_fields_set
         lacking |= {f"chunking.{name}" for name in ChunkSettings.model_fields.keys() - stated}
     if lacking:
         listed = ", ".join(sorted(lacking))
         raise RequestError(f"model: expected {listed} in {folder / DESCRIPTION}, found none; copy the folder again")
-    if task not in (None, settings.task):
+    if task not in (None, description.task):
         raise RequestError(
-            f"model: expected one that predicts {task}, found one that predicts {settings.task} in {folder}; take "
+            f"model: expected one that predicts {task}, found one that predicts {description.task} in {folder}; take "
             "another, or score with `bertrelay outcome score`"
         )
-    return settings
+    return description
 
 
 def chunk_log_odds(

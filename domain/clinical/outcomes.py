@@ -138,7 +138,7 @@ class LabelledNotes:
 
     about: what the folders say of these notes and labels, as far as they do: `input`, `radiology`, `cut`,
         `window_days`.
-    table: hadm_id, subject_id, split, characters of the text. flow: how many came to be left.
+    table: hadm_id, subject_id, split, characters of the text. flow: counts of stays after each step.
     names: of the labels. labels: whether each is true of each stay, (stays, labels).
     """
 
@@ -154,12 +154,12 @@ class LabelledNotes:
         return len(self.table)
 
     def is_in(self, split: str) -> NDArray[np.bool_]:
-        """Which stays are in `split`, (stays,)."""
+        """Marks the stays in `split`, (stays,)."""
         return (self.table["split"] == split).to_numpy()
 
-    def texts(self, wanted: NDArray[np.bool_] | None = None) -> Iterator[str]:
-        """The texts of all stays, or of those that are `wanted`, as a stream."""
-        return texts_of(self.file) if wanted is None else compress(texts_of(self.file), wanted)
+    def texts(self, rows: NDArray[np.bool_] | None = None) -> Iterator[str]:
+        """The texts of all stays, or of those that `rows` marks, (stays,), as a stream."""
+        return texts_of(self.file) if rows is None else compress(texts_of(self.file), rows)
 
     def with_shuffled_labels(self, seed: int) -> "LabelledNotes":
         """The labels of train, and those of validation, permuted over subjects; those of test stay."""
@@ -206,7 +206,7 @@ def read_labelled_notes(
         remedy = 'Set input = "early" and stays = "all" in their stage, domain.notes.'
         if about.get("input") != "early":
             raise RequestError(
-                f"notes: {outcome.name} is predicted from early notes alone, as a discharge summary leaks it; expected "
+                f"notes: {outcome.name} is predicted from early notes only, as a discharge summary leaks it; expected "
                 f"them in {notes}, found notes of input {about.get('input', f'none named in {ABOUT_FILE}')}. {remedy}"
             )
         if about.get("stays") != "all":
@@ -263,7 +263,7 @@ def _refuse_unusable(stays: pd.DataFrame, file: Path) -> None:
 
 
 def _refuse_shared(table: pd.DataFrame, cohort: Path) -> None:
-    """Raises RequestError where a subject is in two splits; logs how many texts are."""
+    """Raises RequestError where a subject is in two splits; logs the number of texts that are."""
     of_subjects = table.groupby("subject_id")["split"].nunique()
     shared = int((of_subjects > 1).sum())
     if shared:

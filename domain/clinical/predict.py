@@ -87,7 +87,7 @@ class OutcomeScore(NamedTuple):
 
 
 class MaskedWord(NamedTuple):
-    """A word of a text, and what the log-odds of its chunk and P lose when it is masked."""
+    """A word of a text, and the loss of its chunk's log-odds and of the admission's probability when it is masked."""
 
     start: int
     end: int
@@ -198,7 +198,7 @@ class OutcomeScorer:
         label = probabilities.argmax(1)  # (texts,)
         of_label = of_chunks[np.arange(len(owners)), label[owners]]  # (chunks,)
         contributed = contributions(of_label, owners, count, description.aggregation, description.c)
-        if description.outcome.kind == "multi-class":  # whose P are divided by their sum
+        if description.outcome.kind == "multi-class":  # whose probabilities are divided by their sum
             unscaled = aggregate(of_label, owners, count, description.aggregation, description.c)
             contributed *= probabilities[owners, label[owners]] / unscaled[owners]
         columns = [tokens.spans[:, 0], tokens.spans[:, 1], of_label, contributed]
@@ -264,7 +264,7 @@ class OutcomeScorer:
 
 
 class ReadmissionScorer(OutcomeScorer):
-    """P(readmission) of each admission, from a DataFrame with a row for each note.
+    """Predicts the probability of a readmission, from a DataFrame with a row for each note.
 
     scorer = ReadmissionScorer.load("runs/clinic/readmission/latest/model")
     scores = scorer.score(pd.DataFrame({"hadm_id": [1, 2], "text": ["...", "..."]}))
@@ -328,7 +328,7 @@ def columns_of(description: ModelDescription) -> list[str]:
 
 
 def flat(name: str, score: OutcomeScore, description: ModelDescription) -> dict[str, Any]:
-    """A score as a row of a table; `top_share` is the part of P, between 0 and P, that the top chunk contributes."""
+    """A score as a row of a table; `top_share` is the top chunk's contribution to `probability`."""
     top, is_binary = score.top, description.is_binary
     row: dict[str, Any] = {"hadm_id": name} if is_binary else {"hadm_id": name, "label": score.label}
     row["probability"] = score.probability
@@ -359,8 +359,8 @@ def section_of(text: str, chunk: ScoredChunk | None) -> str | None:
     return nearest.name if nearest and shared(nearest) > 0 and nearest.name in NAMES else None
 
 
-def admission_page(found: Explanation, description: ModelDescription) -> str:
-    """The text of an admission, each chunk with its share in P, and the words of the top chunk that moved it, as HTML.
+def admission_page(explanation: Explanation, description: ModelDescription) -> str:
+    """The text of an admission as HTML: chunks with their contributions, and the words of the top chunk that moved it.
 
     The page needs no network and no scripts.
     """
@@ -369,33 +369,31 @@ def admission_page(found: Explanation, description: ModelDescription) -> str:
     options: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, **options)
     environment.filters["in_words"] = in_words
-    text, top, whole = found.text, found.score.top, found.score.probability or 0.0
+    text, score, top = explanation.text, explanation.score, explanation.score.top
+    whole = score.probability or 0.0
     is_binary = description.is_binary
 
     def percent(probability: float) -> float:
         """On the one scale of the page, which is that of the calibrated probability where there is one."""
-        found = np.array(probability)
-        return 100 * float(description.calibrate(found) if is_binary else found)
+        return 100 * float(description.calibrate(np.array(probability)) if is_binary else probability)
 
-    most = max((abs(word.lost_log_odds) for word in found.words), default=0.0)
+    most = max((abs(word.lost_log_odds) for word in explanation.words), default=0.0)
 
     def parts(chunk: ScoredChunk) -> Iterator[tuple[str, str, str]]:
-        """Its characters in pieces, each with the class and title of its mark, empty where it has none."""
-        place = chunk.start
-        for word in found.words if chunk == top and most else ():
+        """Its characters in parts, each with the class and title of its mark, empty where it has none."""
+        end = chunk.start
+        for word in explanation.words if chunk == top and most else ():
             if strength := round(STRENGTHS * abs(word.lost_log_odds) / most):
                 direction = "up" if word.lost_log_odds > 0 else "down"
                 points = percent(whole) - percent(whole - word.lost_probability)
                 title = f"{word.lost_log_odds:+.2f} log-odds of the chunk, {points:+.1f} percentage points"
-                yield text[place : word.start], "", ""
+                yield text[end : word.start], "", ""
                 yield text[word.start : word.end], f"{direction} s{strength}", title
-                place = word.end
-        yield text[place : chunk.end], "", ""
+                end = word.end
+        yield text[end : chunk.end], "", ""
 
-    chunks = [(number, chunk, chunk == top, parts(chunk)) for number, chunk in enumerate(found.score.chunks, 1)]
-    by_label = zip(description.labels, found.score.by_label, strict=False)  # without text there is none
+    chunks = [(number, chunk, chunk == top, parts(chunk)) for number, chunk in enumerate(score.chunks, 1)]
+    by_label = zip(description.labels, score.by_label, strict=False)  # without text there is none
     likeliest = sorted(by_label, key=lambda each: -each[1])[:MOST_LABELS]
     template = environment.get_template("admission.html.jinja")
-    return template.render(
-        score=found.score, description=description, chunks=chunks, likeliest=likeliest, percent=percent
-    )
+    return template.render(score=score, description=description, chunks=chunks, likeliest=likeliest, percent=percent)

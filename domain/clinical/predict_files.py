@@ -25,7 +25,7 @@ from bertrelay.files import check_output, write_text
 from bertrelay.inference.run_model import BLOCK_CHARACTERS, DIGITS, ModelRun, open_run
 from bertrelay.privacy import sensitive_data
 from bertrelay.progress import Bar, log
-from bertrelay.settings import options_of
+from bertrelay.settings import PrecisionName, options_of
 from domain.clinical.note_selection import MARKS, NoteKinds
 from domain.clinical.records import (
     digest_of,
@@ -60,7 +60,7 @@ VERSION = 7
 
 
 class ScoredFile(NamedTuple):
-    """What `score_file` or `score_dataset` did.
+    """Counts of a scored file or dataset.
 
     without_text, unknown_text: admissions that have a row and no probability, without text or as the vocabulary knows
         no word of it. rejected: rows that could not be used.
@@ -91,7 +91,14 @@ def score_file(
     overwrite: bool = True,
     cache: Cache | None = None,
     engine: Engine | str = LOCAL,
-    **options: Any,
+    id_column: str = "hadm_id",
+    text_column: str = "text",
+    header: bool = True,
+    cleaned: bool = False,
+    max_rejects: float = 0.01,
+    with_text: bool = False,
+    precision: PrecisionName = "auto",
+    batch_tokens: int | None = None,
 ) -> ScoredFile:
     """Writes a row for each admission of `notes`, as `OutcomeScorer.score` gives them.
 
@@ -103,12 +110,14 @@ def score_file(
     page: takes an HTML page of the text of one admission: that of the id `admission`, the only one when None.
     engine: for a Ray cluster, `ray`, `ray://HOST:PORT` or an `Engine`. Its workers see the model and the folder of
         `output`; this process sends them the notes, in memory.
-    options: the fields of `ScoreOptions`. Rows that cannot be used are listed in `OUTPUT.rejects.jsonl`.
+    The other arguments are described in `ScoreOptions`. Rows that cannot be used are listed in
+    `OUTPUT.rejects.jsonl`.
 
     Killed and called again it resumes. Raises RequestError, before anything is computed, for an input or output that
     cannot be what it should be, and WorkError when too many rows are unusable.
     """
-    settings, output = options_of(ScoreOptions, options), Path(output)
+    output = Path(output)
+    settings = score_options(id_column, text_column, header, cleaned, max_rejects, with_text, precision, batch_tokens)
     check_output(output, SUFFIXES, notes, overwrite=overwrite)
     _check_page(page, admission, overwrite)
     table = notes_source(str(notes), settings)
@@ -125,10 +134,10 @@ def score_file(
 
         def sort() -> SortedNotes:
             with rejects:
-                found = stack.enter_context(sorted_notes(table, output, rejects, BLOCK_CHARACTERS, chosen))
+                notes_by_stay = stack.enter_context(sorted_notes(table, output, rejects, BLOCK_CHARACTERS, chosen))
             if page is not None:
-                found.of_one(admission)  # before any is scored
-            return found
+                notes_by_stay.of_one(admission)  # before any is scored
+            return notes_by_stay
 
         opening = open_run(
             output,
@@ -143,12 +152,17 @@ def score_file(
         rate = _fill(run, settings)
         if page is not None:
             text = clean_and_join(run.scan.of_one(admission), settings.cleaned)
-            found = OutcomeScorer.load(run.folder).explain(text, cleaned=True, precision=run.precision)
-            write_text(Path(page), admission_page(found, description))
+            explanation = OutcomeScorer.load(run.folder).explain(text, cleaned=True, precision=run.precision)
+            write_text(Path(page), admission_page(explanation, description))
         write_scores(run.shards.rows(), score_columns(description, settings.with_text), output)
         summary = _summary(run.shards.rows(), description)
     left_out = chosen.left_out.total()
     return summary._replace(rejected=rejects.counts.total(), left_out=left_out, chunks_per_second=rate)
+
+
+def score_options(*values: object) -> ScoreOptions:
+    """The values of all fields of `ScoreOptions`, in their order, as the options. Raises RequestError for bad ones."""
+    return options_of(ScoreOptions, dict(zip(ScoreOptions.model_fields, values, strict=True)))
 
 
 def _check_page(page: str | Path | None, admission: str | int | None, overwrite: bool) -> None:
@@ -168,14 +182,21 @@ def score_dataset(
     overwrite: bool = False,
     cache: Cache | None = None,
     engine: Engine | str = LOCAL,
-    **options: Any,
+    id_column: str = "hadm_id",
+    text_column: str = "text",
+    header: bool = True,
+    cleaned: bool = False,
+    max_rejects: float = 0.01,
+    with_text: bool = False,
+    precision: PrecisionName = "auto",
+    batch_tokens: int | None = None,
 ) -> ScoredFile:
     """Writes a row for each admission of `notes` to the dataset `output`: `row`, and the columns of `score_file`.
 
     notes: as of `score_file`.
     output: a folder or an address, as of `bertrelay.encode_dataset`.
-    task, engine, options: as of `score_file`; workers need to see the model and `output`. Rows that cannot be used are
-        counted, and beside a folder listed in `OUTPUT.rejects.jsonl`.
+    task, engine: as of `score_file`; workers need to see the model and `output`. The other arguments are described in
+        `ScoreOptions`. Rows that cannot be used are counted, and beside a folder listed in `OUTPUT.rejects.jsonl`.
     overwrite: replace a finished dataset of another model or input, which is an error otherwise.
     """
     import pyarrow as pa
@@ -186,7 +207,8 @@ def score_dataset(
     from domain.clinical.model import read_description
 
     check_outside(output, notes)
-    settings, where = options_of(ScoreOptions, options), Engine.of(engine)
+    settings = score_options(id_column, text_column, header, cleaned, max_rejects, with_text, precision, batch_tokens)
+    where = Engine.of(engine)
     source, place = notes_source(notes, settings), Location(output)
     folder = model_folder(model, cache=cache)
     description = read_description(folder, task)
@@ -212,7 +234,7 @@ def score_dataset(
 
 
 def _beside(place: "Location", stack: ExitStack) -> Path:
-    """Where notes are sorted: beside a folder; for a store in a private folder, which goes when `stack` ends."""
+    """The path beside which notes are sorted: the folder's; for a store one in a private folder, until `stack` ends."""
     if not place.is_local:
         return Path(stack.enter_context(tempfile.TemporaryDirectory()), "notes")
     beside = Path(place.path())
@@ -222,7 +244,7 @@ def _beside(place: "Location", stack: ExitStack) -> Path:
 
 
 def notes_source(notes: str, settings: ScoreOptions) -> "Table | ParquetInput":
-    """What has the notes: a dataset, or a file, of which a row is read. Raises RequestError."""
+    """The dataset or file with the notes; a row of a file is read. Raises RequestError."""
     from bertrelay.data.parquet import ParquetInput, is_dataset
 
     if not is_dataset(notes):

@@ -261,7 +261,8 @@ class LearningSettings(TrainingSettings):
     chunking: ChunkSettings = ChunkSettings()
     """Chunks of the text of an admission: `max_tokens`, `overlap`, `max_chunks`."""
     aggregation: AggregationName = "max_and_mean"
-    """Probability of an admission from those of its chunks: `max_and_mean` is (P_max + P_mean · n/c) / (1 + n/c)."""
+    """Probability of an admission from those of its chunks: `max_and_mean` is (largest + mean · n/c) / (1 + n/c), of n
+    chunks."""
     c: Annotated[Annotated[float, Field(gt=0)] | Literal["chosen"], UsedWith(aggregation="max_and_mean")] = PAPERS_C
     """The c of `max_and_mean`; "chosen" takes the one with the highest validation AUROC."""
     share_weight: bool = True
@@ -374,11 +375,12 @@ class ModelDescription(Settings):
     c: Annotated[float, Field(gt=0)] = PAPERS_C
     """The c of `max_and_mean`."""
     slope: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
-    """Factor, of a binary task, that with `intercept` turns the log-odds of P into those of `calibrated`."""
+    """Factor, of a binary task, that with `intercept` turns the log-odds of the probability into those of
+    `calibrated`."""
     intercept: Annotated[float, Field(allow_inf_nan=False)] = 0.0
-    """Number added to the log-odds of P times `slope`."""
+    """Number added to the log-odds of the probability times `slope`."""
     threshold: float | None = None
-    """P of a binary task from which on an alarm is raised; None where no threshold had enough evidence."""
+    """Probability of a binary task from which on an alarm is raised; None where no threshold had enough evidence."""
     alarm_precision: Annotated[float, Field(gt=0, lt=1)] = 0.8
     """Precision that was required of the threshold."""
     alarms: Annotated[int, Field(ge=0)] | None = None

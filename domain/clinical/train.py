@@ -93,9 +93,9 @@ class OutcomeTask:
             precision=self.precision,
             process_group=process_group,
         )
-        found = validation.probabilities(self.outcome_model.description)
+        probabilities = validation.probabilities(self.outcome_model.description)
         metrics = {CRITERION: auroc_of, "validation/auprc": auprc_of}
-        return {name: mean_of_known(metric, found, validation.labels) for name, metric in metrics.items()}
+        return {name: mean_of_known(metric, probabilities, validation.labels) for name, metric in metrics.items()}
 
 
 def negative_log_likelihood(logits: Tensor, labels: Tensor, kind: Kind) -> Tensor:
@@ -106,7 +106,7 @@ def negative_log_likelihood(logits: Tensor, labels: Tensor, kind: Kind) -> Tenso
 
 
 def chunk_weights(admissions: NDArray[np.int64], shared: bool) -> Floats:
-    """What each chunk weighs in training, 1 on average: all alike, or the chunks of each admission 1 together."""
+    """The weight of each chunk in training, (chunks,), 1 on average: equal, or of equal sum in each admission."""
     if not shared:
         return np.ones(len(admissions))
     _, numbers, counts = np.unique(admissions, return_inverse=True, return_counts=True)

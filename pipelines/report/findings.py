@@ -252,13 +252,13 @@ def outcomes(folder: Path, with_text: bool = True) -> Iterator[Part]:  # noqa: A
         rows = [[f"{count:,}" for count in row] if row else ["–"] * len(labels) for row in confusion["rows"]]
         yield Listing(CONFUSIONS, ["", *labels], [[label, *row] for label, row in zip(labels, rows, strict=True)])
     slices = listed.get("slices", [])
-    known = [each["figures"] for each in slices if each["figures"]]
+    known = [each["metrics"] for each in slices if each["metrics"]]
     mean = next((name for name in MEANS if any(name in each for each in known)), "mean_probability")
     if slices:
         yield _groups(GROUPS, slices, ["auroc", "auprc", "prevalence", mean])
     if any("calibration_error" in each for each in known):
         names = [name for name in CALIBRATION_METRICS if any(name in each for each in known)]
-        yield _groups(CALIBRATION, [each for each in slices if each["figures"]], names)
+        yield _groups(CALIBRATION, [each for each in slices if each["metrics"]], names)
 
 
 def _groups(caption: str, slices: Iterable[Mapping[str, Any]], names: Sequence[str]) -> Listing:
@@ -267,7 +267,7 @@ def _groups(caption: str, slices: Iterable[Mapping[str, Any]], names: Sequence[s
         if each["suppressed"]:
             rows.append([each["characteristic"], f"{each['suppressed']} small groups, not shown"])
         else:
-            figures = [MetricValue.of(each["figures"], name) for name in names]
+            figures = [MetricValue.of(each["metrics"], name) for name in names]
             rows.append([each["characteristic"], each["group"], f"{each['admissions']:,}", *figures])
     titles = {**_labels("outcomes", "measure"), **MEANS}
     return Listing(caption, ["", "Group", "Admissions", *(titles[name] for name in names)], rows, texts=2)

@@ -3,11 +3,11 @@
 import numpy as np
 import pandas as pd
 import torch
-from bertrelay.model.settings import NewEncoder
 from transformers import BertModel
 
 from bertrelay.model.network import save_backbone
 from bertrelay.model.new import bert_config, train_wordpiece
+from bertrelay.model.settings import NewEncoder
 from bertrelay.model.tokenizer import save_tokenizer
 from domain.clinical.cleaning import find_sections
 from domain.clinical.cohort import write_parquet

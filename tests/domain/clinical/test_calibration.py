@@ -81,4 +81,4 @@ def test_where_p_falls_with_the_outcome_all_get_the_prevalence(capsys):
     fitted = fit_recalibration(expit(-given), outcomes)
     assert fitted.slope == 0
     assert calibrated(expit(-given), *fitted) == pytest.approx(np.full(500, outcomes.mean()))
-    assert "P does not rise with the outcome" in capsys.readouterr().err
+    assert "its probability does not rise with the outcome" in capsys.readouterr().err

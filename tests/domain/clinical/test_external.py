@@ -136,7 +136,7 @@ def test_the_model_that_is_saved_gives_the_recalibrated_probabilities(trained, e
 
 def test_groups_have_calibration_before_and_after_the_recalibration(evaluated):
     slices = json.loads((evaluated[2] / "slices.json").read_text())["slices"]
-    women = next(each["figures"] for each in slices if each["group"] == "F")
+    women = next(each["metrics"] for each in slices if each["group"] == "F")
     assert women["observed_expected_uncalibrated"] < 0.6 < women["observed_expected"]
     assert "QZX" not in json.dumps(slices)  # groups of one subject each
 

@@ -34,7 +34,7 @@ def test_a_group_has_its_own_metrics_and_intervals_that_resample_its_subjects_wi
     assert [(each["group"], each["admissions"]) for each in found] == [("A", 60), ("B", 90)]
     for each in found:
         own = np.flatnonzero(groups["insurance"] == each["group"])
-        true, raw, recalibrated, figures = outcomes[own], probabilities[own], calibrated[own], each["figures"]
+        true, raw, recalibrated, figures = outcomes[own], probabilities[own], calibrated[own], each["metrics"]
         expected = {
             "auroc": roc_auc_score(true, raw),
             "auprc": average_precision_score(true, raw),
