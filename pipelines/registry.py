@@ -68,8 +68,8 @@ STAGES = {
         ("domain.cohort", 8, "settings:CohortSettings", "cohort:run", ""),
         ("domain.audit", 5, "settings:AuditSettings", "leakage:run", ""),
         ("domain.notes", 10, "settings:NotesSettings", "notes:run", ""),
-        ("domain.readmission", 12, "settings:ReadmissionSettings", "train:run", "domain:outcomes"),
-        ("domain.outcome", 11, "settings:OutcomeSettings", "train:run_outcome", "domain:outcomes"),
+        ("domain.readmission", 13, "settings:ReadmissionSettings", "train:run", "domain:outcomes"),
+        ("domain.outcome", 12, "settings:OutcomeSettings", "train:run_outcome", "domain:outcomes"),
         ("domain.outcome-evaluate", 1, "settings:OutcomeEvaluateSettings", "evaluate:run", "domain:outcomes"),
     ],
 }

@@ -283,7 +283,7 @@ class NoteKinds:
             log(f"left out {self.left_out.total():,} of {every:,} rows, which the model does not read: {listed}{alone}")
         if self._is_raw:
             log(
-                f"warning: the model was trained on {self._how.cut or 'text that ends at a cut'}; {self._name} has not "
-                "the times for that, so that notes written later, which may name the outcome, are read too, in the "
-                "order of the rows; the stage domain.notes writes texts as in training (score them with --cleaned)"
+                f"warning: the model was trained on {self._description.cut or 'text that ends at a cut'}; {self._name} "
+                "has not the times for that, so that notes written later, which may name the outcome, are read too, in "
+                "the order of the rows; the stage domain.notes writes texts as in training (score them with --cleaned)"
             )

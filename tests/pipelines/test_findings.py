@@ -126,10 +126,10 @@ CALIBRATED |= {"observed_expected_uncalibrated": 0.12, "calibration_error": 0.02
 
 
 def group(figures):
-    return {"characteristic": "sex", "group": "F", "admissions": 1200, "figures": figures, "suppressed": 0}
+    return {"characteristic": "sex", "group": "F", "admissions": 1200, "metrics": figures, "suppressed": 0}
 
 
-FEW = {"characteristic": "sex", "group": None, "admissions": None, "figures": None, "suppressed": 2}
+FEW = {"characteristic": "sex", "group": None, "admissions": None, "metrics": None, "suppressed": 2}
 
 
 def test_groups_of_patients_and_their_calibration_are_listed_and_small_ones_counted(tmp_path):
