@@ -14,6 +14,7 @@ from bertrelay.evaluation.statistics import with_interval
 from bertrelay.files import atomic_write, write_json
 from bertrelay.progress import log, progress
 from bertrelay.stage import Metrics, StageContext
+from domain.biomedical.calibration import expected_calibration_error
 from domain.biomedical.documents.conll import lines_of
 from domain.biomedical.documents.tags import TokenSpan, tags_of
 from domain.biomedical.ner.data import Example, of_types, read_examples, types_in
@@ -30,7 +31,6 @@ from domain.biomedical.ner.metrics import (
 from domain.biomedical.ner.model import EntityModel, load_model
 from domain.biomedical.ner.predict import decoded_blocks
 from domain.biomedical.ner.settings import NerEvaluateSettings
-from domain.calibration import expected_calibration_error
 from domain.sampling import spread_evenly
 from domain.text.windows import Floats
 

@@ -29,11 +29,11 @@ from bertrelay.model.network import has_types, save_network
 from bertrelay.model.tokenizer import lowers_case
 from bertrelay.progress import log
 from bertrelay.sources import model_folder
+from domain.biomedical.calibration import Temperature
 from domain.biomedical.documents.tags import OUTSIDE, Scheme, split_tag
 from domain.biomedical.ner.decoding import Chain, LabelSet
 from domain.biomedical.ner.settings import NerSettings
 from domain.biomedical.ner.subwords import SPECIALS, WordSplitter
-from domain.calibration import Temperature
 from domain.text.windows import Integers
 
 ILLEGAL = -1e4

@@ -20,6 +20,7 @@ from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import train
 from bertrelay.training.task import Batch
+from domain.biomedical.calibration import fit_temperature
 from domain.biomedical.documents.tags import OUTSIDE, join_tag, prefixes
 from domain.biomedical.ner.data import (
     Example,
@@ -35,7 +36,6 @@ from domain.biomedical.ner.metrics import count_entities, entity_metrics, which_
 from domain.biomedical.ner.model import EntityModel, WordSequences, save_model, start_model
 from domain.biomedical.ner.predict import Decoded, decode
 from domain.biomedical.ner.settings import NerSettings
-from domain.calibration import fit_temperature
 from domain.sampling import uniform_draws
 from domain.text.windows import Integers, ranges
 

@@ -16,6 +16,7 @@ from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.files import atomic_write, write_json
 from bertrelay.progress import progress
 from bertrelay.stage import Metrics, StageContext
+from domain.biomedical.calibration import expected_calibration_error
 from domain.biomedical.qa.metrics import Pools, Score, best_answers, factoid_metrics, scores, squad_metrics
 from domain.biomedical.qa.model import AnswerModel, load_model
 from domain.biomedical.qa.predict import Choice, Choices, NBest, answered_blocks, log_too_long
@@ -23,7 +24,6 @@ from domain.biomedical.qa.question_files import bioasq_golds, question_format_of
 from domain.biomedical.qa.questions import Question
 from domain.biomedical.qa.settings import QaEvaluateSettings, QuestionSource
 from domain.biomedical.qa.subwords import PairSplitter, count_long_answers, gold_spans
-from domain.calibration import expected_calibration_error
 from domain.sampling import spread_evenly
 from domain.text.sentences import sentence_spans
 

@@ -24,9 +24,9 @@ from bertrelay.model.network import has_types, save_network
 from bertrelay.progress import log
 from bertrelay.settings import Positive
 from bertrelay.sources import model_folder
+from domain.biomedical.calibration import Temperature
 from domain.biomedical.qa.settings import MAX_TOKENS, QaSettings, default_overlap
 from domain.biomedical.qa.subwords import PairSplitter
-from domain.calibration import Temperature
 
 DESCRIPTION = "qa.json"
 HEAD = Head(

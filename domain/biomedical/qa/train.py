@@ -23,6 +23,7 @@ from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import train
 from bertrelay.training.task import Batch
+from domain.biomedical.calibration import fit_temperature
 from domain.biomedical.qa.metrics import Pools, best_threshold, squad_metrics
 from domain.biomedical.qa.model import AnswerModel, save_model, start_model
 from domain.biomedical.qa.predict import NBest, log_too_long, nbest_of
@@ -36,7 +37,6 @@ from domain.biomedical.qa.subwords import (
     golds_in_windows,
     training_faults,
 )
-from domain.calibration import fit_temperature
 from domain.reading import shown_id
 from domain.text.windows import Flags
 

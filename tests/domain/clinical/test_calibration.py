@@ -5,7 +5,7 @@ import pytest
 from scipy.special import expit, logit
 from sklearn.linear_model import LogisticRegression
 
-from domain.calibration import expected_calibration_error
+from domain.biomedical.calibration import expected_calibration_error
 from domain.clinical.calibration import Recalibration, calibrated, fit_recalibration
 
 

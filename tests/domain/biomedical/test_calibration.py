@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit
 
-from domain.calibration import expected_calibration_error, fit_temperature
+from domain.biomedical.calibration import expected_calibration_error, fit_temperature
 
 
 def test_the_temperature_that_spoiled_confidences_is_found_again():
