@@ -104,7 +104,7 @@ class Occurrences:
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.counts = Counter[str]()  # values of each split
-        self._first: defaultdict[str, dict[int, int]] = defaultdict(dict)  # split → hash → place
+        self._first: defaultdict[str, dict[int, int]] = defaultdict(dict)  # split → hash → position
         self._repeats: list[tuple[int, int]] = []  # places of some equal values of one split
         self._files: dict[str, int] = {}
 
@@ -112,12 +112,12 @@ class Occurrences:
         """Counts a value; returns true for the first one of its split."""
         self.counts[split] += 1
         key, first = hash(value), self._first[split]
-        place = self._files.setdefault(file, len(self._files)) * MAX_LINES + line
+        position = self._files.setdefault(file, len(self._files)) * MAX_LINES + line
         if key not in first:
-            first[key] = place
+            first[key] = position
             return True
         if len(self._repeats) < EXAMPLES:
-            self._repeats.append((first[key], place))
+            self._repeats.append((first[key], position))
         return False
 
     def distinct(self, split: str) -> int:
@@ -144,9 +144,9 @@ class Occurrences:
     def _places(self, groups: Sequence[Sequence[int]]) -> list[Place]:
         files = [*self._files]
         return [
-            Place(self.kind, files[place // MAX_LINES], place % MAX_LINES, group=number)
-            for number, places in enumerate(groups, 1)
-            for place in places
+            Place(self.kind, files[position // MAX_LINES], position % MAX_LINES, group=number)
+            for number, positions in enumerate(groups, 1)
+            for position in positions
         ]
 
 

@@ -29,14 +29,14 @@ def files_of(source: DocumentSource) -> list[Path]:
     if not path.is_dir():
         return [path]
     inner = sorted(visible_files(path), key=lambda file: file.relative_to(path).as_posix())
-    wanted = {source.format} if source.format else set(FORMATS.values())
-    found = [file for file in inner if file.is_file() and format_of(file) in wanted]
-    if not found:
+    formats = {source.format} if source.format else set(FORMATS.values())
+    readable = [file for file in inner if file.is_file() and format_of(file) in formats]
+    if not readable:
         raise RequestError(
             f"documents: the folder {path} has no file to read; expected names that end in "
             f"{', '.join(FORMATS)}, .gz or not. Check the path, or give each file and its format."
         )
-    return found
+    return readable
 
 
 def read_all(files: Files, reasons: Mapping[tuple[int, int], str], shown: bool = False) -> Iterator[TextItem]:
@@ -48,14 +48,14 @@ def read_all(files: Files, reasons: Mapping[tuple[int, int], str], shown: bool =
     """
     seen = set[int]()
     with progress("reading documents", len(files), "files", shown=shown) as bar:
-        for place, (source, path) in enumerate(files):
-            for number, found in enumerate(read_documents(source, path), 1):
-                reason = reasons.get((place, number))
-                if not reason and isinstance(found, TextDocument):
-                    content = blake2b(f"{found.group}\0{found.text}".encode(), digest_size=8).digest()
+        for file_number, (source, path) in enumerate(files):
+            for number, item in enumerate(read_documents(source, path), 1):
+                reason = reasons.get((file_number, number))
+                if not reason and isinstance(item, TextDocument):
+                    content = blake2b(f"{item.group}\0{item.text}".encode(), digest_size=8).digest()
                     reason = COPY if (key := int.from_bytes(content)) in seen else None
                     seen.add(key)
-                yield Rejected(reason, is_fault=False) if reason else found
+                yield Rejected(reason, is_fault=False) if reason else item
             bar.advance()
 
 
@@ -86,18 +86,18 @@ def read_table(source: DocumentSource, file: Path) -> Iterator[TextItem]:
     Raises RequestError at the end where a group, such as a patient, is in train and in another split.
     """
     table = Table.model_validate({"path": str(file), "format": source.format})
-    wanted = {"text": source.text, "id": source.id, "group": source.group, "split": source.split}
-    columns = {name: column for name, column in wanted.items() if column is not None}
+    sources = {"text": source.text, "id": source.id, "group": source.group, "split": source.split}
+    columns = {name: column for name, column in sources.items() if column is not None}
     without_split = None if _has_splits(table, source.text) else TRAIN
     in_train, elsewhere = set[str](), set[str]()  # groups
     for row in rows(table, list(columns.values()), optional=[SPLIT]):
         if isinstance(row, Rejected):
             yield row
             continue
-        *given, own_split = row.values
-        values = dict(zip(columns, given, strict=True))
+        *named, split = row.values
+        values = dict(zip(columns, named, strict=True))
         text, *names = (values.get(column) for column in ("text", "id", "group"))
-        is_train = values.get("split", TRAIN) == (without_split if own_split is ABSENT else own_split) == TRAIN
+        is_train = values.get("split", TRAIN) == (without_split if split is ABSENT else split) == TRAIN
         with suppress(ValueError):  # of what is no id, which is reported below
             (in_train if is_train else elsewhere).add(canonical_id(values.get("group")))
         if not is_train:

@@ -177,8 +177,8 @@ def with_new_tokens(
     rules.add_tokens([AddedToken(mark, normalized=False) for mark in marks])
     new = rules.get_vocab().items() - old.get_vocab().items()
     if words or marks:
-        given = f"{len(words) + len(marks):,} new tokens and protected tokens"
-        log(f"vocabulary: {len(new):,} of {given} are added, the others exist already")
+        total = f"{len(words) + len(marks):,} new tokens and protected tokens"
+        log(f"vocabulary: {len(new):,} of {total} are added, the others exist already")
     return as_fast(rules, tokenizer), {number: old.encode(text, add_special_tokens=False).ids for text, number in new}
 
 

@@ -185,15 +185,15 @@ def _walk(
     ):
         sentence = start
         while sentence < last and last - start > 1:  # documents of one sentence are second segments only
-            place = before + sentence - start
+            index = before + sentence - start
             if sentence == last - 1:  # left over: it follows the one before it once more, or has a random one after it
-                first = sentence if is_random[place] else sentence - 1
-                yield number, place, first, first + 1, sentence, last
+                first = sentence if is_random[index] else sentence - 1
+                yield number, index, first, first + 1, sentence, last
                 break
-            end = min(max(reached[place], sentence + 2), last)  # two sentences at least
-            cut = sentence + 1 + int(cut_fractions[place] * (end - sentence - 1))
-            yield number, place, sentence, cut, cut, end
-            sentence = cut if is_random[place] else end  # what a random segment replaces is walked again
+            end = min(max(reached[index], sentence + 2), last)  # two sentences at least
+            cut = sentence + 1 + int(cut_fractions[index] * (end - sentence - 1))
+            yield number, index, sentence, cut, cut, end
+            sentence = cut if is_random[index] else end  # what a random segment replaces is walked again
         before += last - start
 
 
@@ -216,8 +216,8 @@ class _Others:
         self.order = np.argsort(text.groups, kind="stable")
         self.before = np.concatenate([[0], np.cumsum((text.end - text.first)[self.order])])  # sentences, in that order
         grouped = text.groups[self.order]
-        own = [np.searchsorted(grouped, text.groups, side=side) for side in ("left", "right")]
-        self.own_first, self.own_end = self.before[own[0]], self.before[own[1]]  # (documents,) each
+        left, right = (np.searchsorted(grouped, text.groups, side=side) for side in ("left", "right"))
+        self.group_first, self.group_end = self.before[left], self.before[right]  # (documents,) each
 
     def draw(
         self, documents: Integers, replaced_tokens: Integers, free: Integers, generator: np.random.Generator
@@ -226,14 +226,14 @@ class _Others:
 
         As many as fill `free` tokens where the replaced ones do, else as many as come nearest to those in tokens.
         """
-        own = self.own_end[documents] - self.own_first[documents]
-        place = _below(self.before[-1] - own, generator)
-        place += np.where(place >= self.own_first[documents], own, 0)
-        nth = np.searchsorted(self.before, place, side="right") - 1
+        group_sizes = self.group_end[documents] - self.group_first[documents]
+        drawn = _below(self.before[-1] - group_sizes, generator)  # sentences, in the order of `before`
+        drawn += np.where(drawn >= self.group_first[documents], group_sizes, 0)
+        nth = np.searchsorted(self.before, drawn, side="right") - 1
         first, last = self.text.first[self.order[nth]], self.text.end[self.order[nth]]
         starts, tokens = self.text.starts, np.minimum(replaced_tokens, free)
         latest = np.searchsorted(starts, starts[last] - tokens, side="right") - 1  # that has enough after it, if any
-        start = np.clip(first + place - self.before[nth], first, np.maximum(first, latest))
+        start = np.clip(first + drawn - self.before[nth], first, np.maximum(first, latest))
         target = starts[start] + tokens
         end = np.minimum(np.searchsorted(starts, target), last)
         end -= (replaced_tokens < free) & (starts[end] - target > target - starts[end - 1])

@@ -236,14 +236,16 @@ def outdated(files: Files) -> dict[tuple[int, int], str]:
     Items are those of `read_papers`, from 1. Only the highest version of a citation is read, and of equal versions that
     of the newest file, by PubMed's file names, else by the order of files.
     """
-    papers = {place: path for place, (source, path) in enumerate(files) if (source.format or format_of(path)) == "xml"}
+    papers = {
+        number: path for number, (source, path) in enumerate(files) if (source.format or format_of(path)) == "xml"
+    }
     if not papers:
         return {}
     tables = []
     with progress("searching for revised records", len(papers), "files") as bar:
-        for place in sorted(papers, key=lambda place: _age(papers[place])):
-            table = pd.DataFrame(_citations(papers[place]), columns=CITATION_COLUMNS, dtype="int64")
-            tables.append(table.assign(place=place))
+        for number in sorted(papers, key=lambda number: _age(papers[number])):
+            table = pd.DataFrame(_citations(papers[number]), columns=CITATION_COLUMNS, dtype="int64")
+            tables.append(table.assign(file=number))
             bar.advance(1)
     records = pd.concat(tables, ignore_index=True).sort_values(["number", "version"], kind="stable")
     is_deletion = records["is_deletion"] == 1
@@ -251,7 +253,7 @@ def outdated(files: Files) -> dict[tuple[int, int], str]:
     last = records[~is_deletion & ~is_deleted].drop_duplicates("number", keep="last")
     old = records[~is_deletion].drop(last.index)
     reasons = is_deleted[old.index].map({True: DELETED, False: REVISED})
-    return dict(zip(zip(old["place"], old["item"], strict=True), reasons, strict=True))
+    return dict(zip(zip(old["file"], old["item"], strict=True), reasons, strict=True))
 
 
 def _citations(file: Path) -> Iterator[tuple[int, int, int, bool]]:

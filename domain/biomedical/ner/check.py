@@ -79,8 +79,8 @@ class EntitySurvey:
 
     def add(self, document: Document, doubtful: Iterable[Doubtful]) -> bool:
         """Counts the misplaced and doubtful entities of a document; returns true for a usable document."""
-        for each in document.misplaced:
-            self.note(each.reason, each.entity, document, each.file, each.line)
+        for wrong in document.misplaced:
+            self.note(wrong.reason, wrong.entity, document, wrong.file, wrong.line)
         if document.misplaced:
             self.unusable.append(document.as_unusable())
             return False
@@ -122,20 +122,20 @@ def check(
         splitter, limit = WordSplitter(tokenizer), window_size(positions, MAX_TOKENS) - SPECIALS
     sentences, documents = Occurrences("a sentence"), Occurrences("a document")
 
-    def survey(split: Split, path: Path) -> EntitySurvey:
+    def survey_file(split: Split, path: Path) -> EntitySurvey:
         records = annotated_records(path, format_name, columns, reading=Reading(misplaced="keep"))
-        found = EntitySurvey()
-        for block in blocks_of(_sentences(records, split, found, documents), AT_ONCE):
-            found.words += [len(tokens) for tokens, _, _ in block]
+        survey = EntitySurvey()
+        for block in blocks_of(_sentences(records, split, survey, documents), AT_ONCE):
+            survey.words += [len(tokens) for tokens, _, _ in block]
             for tokens, file, line in block:
                 sentences.add(split, tuple(tokens), file, line)
             if splitter is not None:
-                found.subwords += splitter([tokens for tokens, _, _ in block]).lengths.tolist()
-        if not found.words and not found.unusable:
+                survey.subwords += splitter([tokens for tokens, _, _ in block]).lengths.tolist()
+        if not survey.words and not survey.unusable:
             raise RequestError(f"{path}: expected sentences, found none. Check that it is the right file and complete.")
-        return found
+        return survey
 
-    surveys = {split: survey(split, path) for split, path in files.items()}
+    surveys = {split: survey_file(split, path) for split, path in files.items()}
     return [
         _records(surveys),
         _spans(surveys),
@@ -151,28 +151,28 @@ def check(
 
 
 def _sentences(
-    records: Iterable[AnnotatedRecord | Rejected], split: Split, found: EntitySurvey, documents: Occurrences
+    records: Iterable[AnnotatedRecord | Rejected], split: Split, survey: EntitySurvey, documents: Occurrences
 ) -> Iterator[tuple[Sequence[str], str, int]]:
-    """Yields the tokens, file and line of each sentence; the rest is counted in `found`, documents in `documents`."""
+    """Yields the tokens, file and line of each sentence; the rest is counted in `survey`, documents in `documents`."""
     for record in records:
         if isinstance(record, Rejected) and record.is_fault:
-            found.unusable.append(record)
+            survey.unusable.append(record)
         elif isinstance(record, AnnotatedRecord):
             if isinstance(record.origin, Document):
-                if not found.add(record.origin, record.doubtful):
+                if not survey.add(record.origin, record.doubtful):
                     continue
                 if record.origin.text.strip():
                     documents.add(split, record.origin.text, record.origin.file, record.origin.line)
             else:
                 lines = (record.origin.line + at for at in record.origin.illegal)
-                found.illegal += [Place("a tag that is not allowed there", record.origin.file, line) for line in lines]
-            found.used += 1
+                survey.illegal += [Place("a tag that is not allowed there", record.origin.file, line) for line in lines]
+            survey.used += 1
             for example in record.examples:
-                found.untaggable += len(example.untaggable)
-                found.entities.update(example.untaggable)
-                found.entities.update(span.type for span in example.entities)
-                found.in_entities += len(example.entity_tokens)
-                found.divided += divided_tokens([example])
+                survey.untaggable += len(example.untaggable)
+                survey.entities.update(example.untaggable)
+                survey.entities.update(span.type for span in example.entities)
+                survey.in_entities += len(example.entity_tokens)
+                survey.divided += divided_tokens([example])
                 if example.tokens:
                     yield example.tokens, record.origin.file, record.origin.line
 
@@ -180,9 +180,9 @@ def _sentences(
 def _records(surveys: Surveys) -> Finding:
     """Rejected records, except for misaligned entities. The worst file decides: there training stops."""
     rows, whole, severities = list[Rejected](), 0, list[Severity]()
-    for found in surveys.values():
-        unusable = [row for row in found.unusable if row.reason not in MISPLACED]
-        records = found.used + len(found.unusable)
+    for survey in surveys.values():
+        unusable = [row for row in survey.unusable if row.reason not in MISPLACED]
+        records = survey.used + len(survey.unusable)
         severities.append(by_fraction(len(unusable), records, MAX_UNUSABLE))
         rows, whole = rows + unusable, whole + records
     summary = f"{len(rows):,} of {whole:,} records cannot be used: {count_reasons(rows)}" if rows else f"{whole:,} read"
@@ -191,10 +191,10 @@ def _records(surveys: Surveys) -> Finding:
 
 def _spans(surveys: Surveys) -> Finding:
     """Entities whose offsets are wrong, those that tags cannot represent, and those that reading changes."""
-    wrong = [row for found in surveys.values() for row in found.unusable if row.reason in MISPLACED]
-    untaggable = sum(found.untaggable for found in surveys.values())
-    entities = sum(found.entities.total() for found in surveys.values())
-    kinds = sum((found.kinds for found in surveys.values()), Counter[str]())
+    wrong = [row for survey in surveys.values() for row in survey.unusable if row.reason in MISPLACED]
+    untaggable = sum(survey.untaggable for survey in surveys.values())
+    entities = sum(survey.entities.total() for survey in surveys.values())
+    kinds = sum((survey.kinds for survey in surveys.values()), Counter[str]())
     dropped = "; `drop_misplaced` of a training leaves out these entities alone"
     summary = [f"{len(wrong):,} documents cannot be used: {count_reasons(wrong)}{dropped}"] if wrong else []
     if untaggable:
@@ -209,8 +209,8 @@ def _spans(surveys: Surveys) -> Finding:
     severity = worst([severity, "warn" if changed else "good"])
     counts = {"misaligned": len(wrong), "untaggable": untaggable}
     counts |= {"trimmed": kinds[TRIMMED], "repeated": kinds[REPEATED]}
-    noted = [place for found in surveys.values() for place in found.places]
-    places = [*noted, *row_places([row for row in wrong if not kinds[row.reason]])]
+    places = [place for survey in surveys.values() for place in survey.places]
+    places += row_places([row for row in wrong if not kinds[row.reason]])
     good = f"all {entities:,} entities fit the words"
     return Finding("spans", severity, "; ".join(summary) or good, counts, places=places)
 
@@ -224,8 +224,8 @@ def _raw_text(surveys: Surveys) -> Finding:
 
 
 def _tags(surveys: Surveys) -> Finding:
-    illegal = [place for found in surveys.values() for place in found.illegal]
-    rows = [row for found in surveys.values() for row in found.unusable if row.reason == STRAY_SPACE]
+    illegal = [place for survey in surveys.values() for place in survey.illegal]
+    rows = [row for survey in surveys.values() for row in survey.unusable if row.reason == STRAY_SPACE]
     summary = []
     if illegal:
         expected = "an I- must follow a B- or I- of its type"
@@ -241,27 +241,27 @@ def _tags(surveys: Surveys) -> Finding:
 
 def _types(surveys: Surveys) -> Finding:
     """Types of each split; those of dev and test must occur in train, and train and dev must have some."""
-    types = {split: set(found.entities) for split, found in surveys.items()}
-    known = types.get("train", set[str]().union(*types.values()))
-    unknown = {split: sorted(names - known) for split, names in types.items() if names - known}
-    unscored = sorted(known - types["test"]) if "test" in types else []
+    types = {split: set(survey.entities) for split, survey in surveys.items()}
+    trained = types.get("train", set[str]().union(*types.values()))
+    unknown = {split: sorted(names - trained) for split, names in types.items() if names - trained}
+    unscored = sorted(trained - types["test"]) if "test" in types else []
     lacks_dev = "dev" in types and not types["dev"]
     summary = [f"{split} has {', '.join(names)}, which train lacks" for split, names in unknown.items()]
     summary += [f"train has {', '.join(unscored)}, which test lacks: never scored"] if unscored else []
-    if not known:
+    if not trained:
         summary = ["there is no entity to train on"]
     elif lacks_dev:
         summary.append("dev has no entity: no evaluation could choose the best weights")
-    entities = sum(found.entities.total() for found in surveys.values())
-    if are_swapped := len(known) >= MIN_RECORDS and len(known) > MAX_SWAPPED * entities:
-        summary.append(f"{len(known):,} types of {entities:,} entities: mentions seem to stand in the place of types")
+    entities = sum(survey.entities.total() for survey in surveys.values())
+    if are_swapped := len(trained) >= MIN_RECORDS and len(trained) > MAX_SWAPPED * entities:
+        summary.append(f"{len(trained):,} types of {entities:,} entities: mentions seem to stand in the place of types")
     severity: Severity = "warn" if unscored else "good"
-    if unknown or not known or lacks_dev or are_swapped:
+    if unknown or not trained or lacks_dev or are_swapped:
         severity = "fail"
-    for split, found in surveys.items():
-        listed = ", ".join(f"{name or 'entity'} {count:,}" for name, count in sorted(found.entities.items()))
+    for split, survey in surveys.items():
+        listed = ", ".join(f"{name or 'entity'} {count:,}" for name, count in sorted(survey.entities.items()))
         summary.append(f"{split}: {listed or 'none'}")
-    return Finding("types", severity, "; ".join(summary), {"types": len(known)})
+    return Finding("types", severity, "; ".join(summary), {"types": len(trained)})
 
 
 def _rare(surveys: Surveys) -> Finding:
@@ -286,7 +286,7 @@ def _leaks(surveys: Surveys, sentences: Occurrences, documents: Occurrences) -> 
 
 
 def _lengths(surveys: Surveys) -> Finding:
-    summary, counts = summarize_lengths({split: found.words for split, found in surveys.items()})
+    summary, counts = summarize_lengths({split: survey.words for split, survey in surveys.items()})
     longest = counts["longest"]
     if longest >= MAX_WORDS:
         summary += f"; more than {MAX_WORDS:,} words are hardly one sentence: are blank lines missing?"
@@ -296,8 +296,8 @@ def _lengths(surveys: Surveys) -> Finding:
 
 def _subwords(surveys: Surveys, limit: int) -> Finding:
     """Subwords in a sentence, against what the model reads at once."""
-    listed, counts = summarize_lengths({split: found.subwords for split, found in surveys.items()}, limit)
-    long, sentences = counts["long"], sum(len(found.subwords) for found in surveys.values())
+    listed, counts = summarize_lengths({split: survey.subwords for split, survey in surveys.items()}, limit)
+    long, sentences = counts["long"], sum(len(survey.subwords) for survey in surveys.values())
     summary = f"{listed}; longer than the {limit:,} that the model reads at once: {long:,} (read in windows)"
     severity: Severity = "warn" if long > MAX_LONG * sentences else "good"
     return Finding("tokens in a sentence", severity, summary, counts)
