@@ -1,4 +1,4 @@
-"""The recipe `clinic` from end to end: a model beside the known risk of the made-up patients it was trained on.
+"""The recipe `clinic` from end to end: a model beside the known risk of the synthetic patients it was trained on.
 
 Claims: with each seed an AUROC within 0.05 of that of the true risk, which nobody can beat, and above that of TF-IDF
 and logistic regression, the paired interval without 0, on at least 2,000 test admissions, within 6 minutes; TF-IDF

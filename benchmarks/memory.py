@@ -66,7 +66,7 @@ SEGMENT = '<tu><tuv xml:lang="en"><seg>{}</seg></tuv>\n<tuv xml:lang="de"><seg>{
 
 
 def sentences(count: int, seed: int) -> Iterator[str]:
-    """`count` sentences of made-up words."""
+    """`count` sentences of synthetic words."""
     generator = np.random.default_rng(seed)
     words = np.array(["".join(generator.choice(SYLLABLES, generator.integers(1, 5))) for _ in range(WORDS)])
     share = 1 / np.arange(1, WORDS + 1)
@@ -78,7 +78,7 @@ def sentences(count: int, seed: int) -> Iterator[str]:
 
 
 def translations(count: int, seed: int) -> Iterator[str]:
-    """`count` sentences of made-up words, in the letters of several scripts in turns."""
+    """`count` sentences of synthetic words, in the letters of several scripts in turn."""
     tables = [str.maketrans(letters) for letters in SCRIPTS]
     return (sentence.translate(table) for sentence, table in zip(sentences(count, seed), cycle(tables), strict=False))
 

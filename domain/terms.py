@@ -101,13 +101,13 @@ class Term(NamedTuple):
 class TermTokens(NamedTuple):
     """The tokens of a term with the special ones, a 1 for each that is a subword of the term, and counts of these.
 
-    known: number of subwords that the vocabulary has.
+    in_vocabulary: number of subwords that the vocabulary has.
     """
 
     ids: list[int]
     is_subword: list[int]
     subwords: int
-    known: int
+    in_vocabulary: int
 
     def fault(self, max_tokens: int) -> str:
         """The reason why the term has no vector; empty where it has one."""
@@ -180,7 +180,7 @@ def describe_terms(
             "terms/layers": _layers_summed(encoder, settings.layers),
             "terms/perplexity": perplexity,
             "terms/rejected": rejects.counts.total(),
-            "terms/unknown": sum(not term.known for term in tokens),
+            "terms/unknown": sum(not term.in_vocabulary for term in tokens),
         }
         write_json(output / METRICS, metrics)
     return metrics
@@ -295,7 +295,7 @@ def _usable_terms(
     if len(terms) < 2:
         left_out = f"; left out were {summary}" if (summary := rejects.summary()) else ""
         raise RequestError(f"{settings.terms.name}: expected two terms at least, found {len(terms)}{left_out}")
-    if unknown := sum(not tokens.known for tokens in usable):
+    if unknown := sum(not tokens.in_vocabulary for tokens in usable):
         log(
             f"{unknown:,} of {len(terms):,} terms have no subword that the model's vocabulary knows; their vectors "
             "mean nothing. Take a model that was made for their language"
@@ -310,9 +310,9 @@ def _write_tables(
     import pandas as pd
 
     table = pd.DataFrame([(term.text, term.group) for term in terms], columns=["term", "group"])
-    subwords, known = zip(*((term.subwords, term.known) for term in tokens), strict=True)
+    subwords, in_vocabulary = zip(*((term.subwords, term.in_vocabulary) for term in tokens), strict=True)
     x, y = positions.T
-    described = table.assign(pieces=subwords, known_pieces=known, x=x, y=y)
+    described = table.assign(pieces=subwords, known_pieces=in_vocabulary, x=x, y=y)
     k = near.rows.shape[1]
     neighbours = table.loc[np.repeat(table.index, k)].reset_index(drop=True)
     others = table.loc[near.rows.ravel()].reset_index(drop=True)
@@ -364,8 +364,8 @@ def _tokenize(encoder: "SentenceEncoder", terms: Sequence[str]) -> list[TermToke
     tokens = []
     for ids, special in zip(tokenized["input_ids"], tokenized["special_tokens_mask"], strict=True):
         is_subword = [1 - is_special for is_special in special]
-        known = sum(one for token, one in zip(ids, is_subword, strict=True) if token != tokenizer.unk_token_id)
-        tokens.append(TermTokens(ids, is_subword, sum(is_subword), known))
+        in_vocabulary = sum(one for token, one in zip(ids, is_subword, strict=True) if token != tokenizer.unk_token_id)
+        tokens.append(TermTokens(ids, is_subword, sum(is_subword), in_vocabulary))
     return tokens
 
 

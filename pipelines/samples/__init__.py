@@ -1,1 +1,1 @@
-"""Sample data of the project's own: sentences from meanings, in five languages, made-up papers and hospitals."""
+"""Sample data of the project's own: sentences from meanings, in five languages, synthetic papers and hospitals."""

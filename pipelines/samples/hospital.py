@@ -1,4 +1,4 @@
-"""A made-up hospital in the form of MIMIC-III or MIMIC-IV, whose patients return with a known probability.
+"""A synthetic hospital in the form of MIMIC-III or MIMIC-IV, whose patients return with a known probability.
 
 It is written one patient after the other, so that memory does not grow with it.
 """

@@ -1,4 +1,4 @@
-"""The notes of the made-up hospital: which are written, when, by whom, and with which oddities of the real ones.
+"""The notes of the synthetic hospital: which are written, when, by whom, and with which oddities of the real ones.
 
 One must read who has what to know the risk. Numbers of statements and denials carry no information about it, for
 harmless findings fill them up; a condition that is absent is sometimes denied, and relatives may have it. So words

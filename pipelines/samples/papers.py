@@ -1,4 +1,4 @@
-"""Made-up abstracts of biomedical papers: their text alone, with every entity marked, and with questions about them.
+"""Synthetic abstracts of biomedical papers: their text alone, with every entity marked, and with questions about them.
 
 Which words are an entity, and of which type, follows from the sentence alone: a name may be met in training and again
 in a test, or be coined for one abstract. Names are coordinated, introduced with their abbreviation and afterwards

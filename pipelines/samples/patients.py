@@ -1,4 +1,4 @@
-"""The patients of the made-up hospital: who comes when, why, for how long, and with which risk of return.
+"""The patients of the synthetic hospital: who comes when, why, for how long, and with which risk of return.
 
 Four conditions raise the risk, and nothing else does. Whether a patient returns is drawn from it, so the best AUROC
 that anyone can reach is a matter of arithmetic. The oddities of the real tables never bend the risk: what is dropped,

@@ -1,4 +1,4 @@
-"""Files of made-up sentences, as `data/sbert-paper.toml` and `data/samples.toml`, which explains both, list them."""
+"""Files of synthetic sentences, as `data/sbert-paper.toml` and `data/samples.toml`, which explains both, list them."""
 
 from collections.abc import Callable, Iterator
 from itertools import islice

@@ -99,9 +99,6 @@ def rows_of(path):
         return list(csv.DictReader(file))
 
 
-# Vectors
-
-
 @pytest.mark.parametrize(
     ("kind", "has", "layers", "summed"),
     [("bert", 5, "last_four", 4), ("xlm-roberta", 5, "last", 1), ("bert", 2, "last_four", 2)],
@@ -153,9 +150,6 @@ def test_vectors_that_are_not_finite_are_an_error(tiny_encoder):
         term_vectors(broken, TERMS)
 
 
-# NearestTerms
-
-
 def test_neighbours_are_those_of_brute_force():
     vectors = np.random.default_rng(1).normal(size=(37, 6)).astype(np.float32)
     found = nearest_terms(vectors, 4)
@@ -176,9 +170,6 @@ def test_the_share_of_neighbours_of_the_same_group_is_that_by_hand():
     assert found["terms/same_group"] == pytest.approx(4 / 5)  # of b, the one at 0.25 has an a beside it
     assert found["terms/same_group_by_chance"] == pytest.approx((2 * 1 / 5 + 3 * 2 / 5) / 5)
     assert group_metrics(["a"] * 6, nearest_terms(vectors, 1), seed=1) == {}
-
-
-# Lists
 
 
 def test_a_term_is_read_once_without_blanks_and_what_is_left_out_is_listed_by_line(tmp_path):
@@ -229,9 +220,6 @@ def test_a_pair_rated_twice_has_the_mean_and_ratings_of_other_terms_are_counted(
         read_ratings(table, {"z": 0}, rejects)
 
 
-# The picture
-
-
 def test_each_term_has_a_label_beside_its_mark_and_each_group_its_colour_and_shape():
     texts = ["gout", "심부전", "a term of many words that is longer than a label", "$x$", "_y"]
     groups = ["_x", "_x", "$y$", "", "z"]
@@ -246,9 +234,6 @@ def test_each_term_has_a_label_beside_its_mark_and_each_group_its_colour_and_sha
     assert axes.get_title(loc="left") == "5 of 6 terms by t-SNE"
     looks = {(str(marks.get_facecolor()), len(marks.get_paths()[0].vertices)) for marks in axes.collections}
     assert len(looks) == 4
-
-
-# The stage
 
 
 def test_the_stage_writes_vectors_tables_pictures_and_metrics_that_agree(model, described):

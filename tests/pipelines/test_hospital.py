@@ -1,4 +1,4 @@
-"""The made-up hospital: what is claimed of its risk against arithmetic of other kinds, and every oddity looked for."""
+"""The synthetic hospital: what is claimed of its risk against arithmetic of other kinds, and every oddity."""
 
 import csv
 import gzip

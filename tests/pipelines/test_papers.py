@@ -1,4 +1,4 @@
-"""Made-up papers: abstracts that keep to their subject, the offsets of entities and answers, and what has no answer."""
+"""Synthetic papers: abstracts about one subject, the offsets of entities and answers, and questions without one."""
 
 import re
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""The recipes of the SBERT paper, on made-up sentences in the official formats and with a tiny base: every stage."""
+"""The recipes of the SBERT paper, on synthetic sentences in the official formats and with a tiny base: every stage."""
 
 import json
 

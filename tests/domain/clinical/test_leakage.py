@@ -103,7 +103,7 @@ def test_near_duplicates_of_two_splits_are_found_and_others_are_not(look, notes)
 
 
 def test_near_duplicates_are_those_of_brute_force(look):
-    """Of pairs of 0.77, the least similar ones above the limit here, one of 900 is expected to be missed."""
+    """One of 900 pairs of 0.77, the least similar ones above the limit, is expected to be missed."""
     train = texts(150, seed=3, words=80)
     test = [changed(text, number % 6 + 1, number) for number, text in enumerate(train)]
     shingles = [[shingles_of(text) for text in half] for half in (train, test)]

@@ -60,9 +60,6 @@ def expected(documents, tokenizer=TOKENIZER):
     return [[tokenizer(each, add_special_tokens=False)["input_ids"] for each in sentences] for sentences in cut]
 
 
-# What it holds
-
-
 @pytest.mark.parametrize("size", [300, 2**23])
 def test_a_corpus_holds_the_ids_of_the_sentences_of_its_documents(tmp_path, monkeypatch, size):
     monkeypatch.setattr(corpus_module, "SHARD_CHARACTERS", size)
@@ -83,9 +80,6 @@ def test_a_corpus_holds_the_ids_of_the_sentences_of_its_documents(tmp_path, monk
     assert list(chain(*rows["ids"])) == ids[: sum(map(len, rows["ids"]))]
     inside = corpus.tokens(0, corpus.sentence_starts[1])
     assert not inside.flags.owndata and not inside.flags.writeable  # mapped, and not read
-
-
-# Who is held out
 
 
 def test_a_group_is_held_out_as_a_whole_and_adding_documents_moves_none(tmp_path):
@@ -129,9 +123,6 @@ def test_no_hash_on_the_disk_shows_whose_a_document_is(tmp_path, monkeypatch):
     assert not known & {value.to_bytes(8, "little", signed=True) for each in hashes for value in each}
     contents = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert len(set(keys)) == 2 and not any(key.encode() in contents or bytes.fromhex(key) in contents for key in keys)
-
-
-# What is counted
 
 
 def test_documents_that_cannot_be_trained_from_are_counted_with_their_reason(tmp_path, capsys):
@@ -178,9 +169,6 @@ def test_no_text_of_a_document_is_in_errors_or_rejects(tmp_path, capsys):
     assert "MARK" not in str(refused.value) + capsys.readouterr().err + listed
 
 
-# Prepared once, and resumed
-
-
 def test_what_changes_the_corpus_makes_another_and_nothing_else_does(tmp_path, monkeypatch):
     file = written(tmp_path / "a.jsonl", [{"text": text, "other": f"Fever. {text}"} for text in texts(30)])
     unigram = train_unigram(texts(30), 60, 32)
@@ -218,7 +206,7 @@ def in_another_process(work):
 
 @pytest.fixture
 def steps(monkeypatch):
-    """Which files are read and which shards written, as it happens; a name put before them kills instead."""
+    """The files that are read and the shards that are written, in order; a name put before them kills instead."""
     found: list[str] = []
     write, read = corpus_module._write_shard, documents_module.read_documents
 

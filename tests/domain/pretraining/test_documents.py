@@ -13,8 +13,6 @@ from domain.pretraining.documents import NOT_TRAIN, read_all
 from domain.pretraining.settings import DocumentSource
 from domain.reading import NO_TEXT, TextDocument
 
-# Tables and plain text
-
 
 def test_rows_are_documents_and_those_that_cannot_be_read_or_have_no_text_are_left_out(tmp_path):
     rows = [{"n": 7, "patient": "p1", "body": "One.\nTwo."}, {"n": 8.0, "patient": float("nan"), "body": "Three."}]
@@ -91,9 +89,6 @@ def test_a_blank_line_ends_a_document(tmp_path):
     (tmp_path / "b.txt").write_bytes(b"One.\n\nTwo.\nbro\xffken\n\nThree.\n")
     assert texts(tmp_path / "b.txt") == ["One.", "Three."]
     assert faults(tmp_path / "b.txt") == [(4, "not valid UTF-8")]
-
-
-# Files
 
 
 def test_a_folder_gives_its_files_by_name_and_passes_by_the_others(tmp_path):

@@ -1,4 +1,4 @@
-"""Which pieces begin a word, which tokens are masked, and how items become the sequences of a batch."""
+"""Starts of words, masked tokens, and the sequences of a batch."""
 
 from itertools import pairwise
 
@@ -145,7 +145,7 @@ def test_whole_words_are_masked_whole_and_those_of_any_length_alike(million):
 
 @pytest.mark.parametrize("word_starts", [None, begins_word])
 def test_an_item_is_masked_alike_in_any_company(million, word_starts):
-    """Which items share a batch depends on the number of processes, and the masks must not."""
+    """The number of processes decides which items share a batch; masks must not depend on it."""
     ids, rows, places = (values[: 40 * LENGTH] for values in million)
     rules = masker(word_starts)
     together = rules(ids, uniform_draws(5, 2, rows, places))[0].reshape(40, LENGTH)

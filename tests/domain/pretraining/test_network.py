@@ -192,9 +192,6 @@ def test_a_new_bert_has_the_vocabulary_of_its_documents(tmp_path):
     assert changed == ["bert.embeddings.position_embeddings.weight"]
 
 
-# New tokens
-
-
 def ids(tokenizer, text):
     return tokenizer(text, add_special_tokens=False).input_ids
 
@@ -267,9 +264,6 @@ def test_words_are_read_from_a_file(tmp_path):
     assert read_words(InputFile(tmp_path / "words.txt")) == ["hyperkalemia", "sepsis"]
     with pytest.raises(RequestError, match=r"protected_tokens: expected a text file.*FileNotFoundError at .*none\.txt"):
         read_words(InputFile(tmp_path / "none.txt"))
-
-
-# Losses
 
 
 def network_of(kind, vocabulary=50):

@@ -25,9 +25,6 @@ def drawn(corpus, max_tokens=64, short_share=0.1, seed=1, epoch=0):
     return draw_pairs(chosen(corpus), max_tokens, short_share, seed, epoch)
 
 
-# Labels
-
-
 @pytest.mark.parametrize("groups", [7, None])
 def test_no_random_segment_is_of_the_first_ones_document_or_group(random_corpus, groups):
     corpus = random_corpus(400, groups=groups) if groups else random_corpus(3, sentences=(500, 900))
@@ -77,12 +74,9 @@ def test_documents_that_are_not_chosen_are_in_no_pair(random_corpus):
     corpus = random_corpus(300)
     some = np.random.default_rng(0).random(300) < 0.4
     for items in (draw_pairs(Text(corpus, some), 64, 0.1, 0, 0), pack(Text(corpus, some), 64)):
-        there = items.tokens > 0
-        assert some[document_of(corpus, items.starts[there])].all()
+        is_segment = items.tokens > 0
+        assert some[document_of(corpus, items.starts[is_segment])].all()
         assert some[items.documents].all()
-
-
-# The walk
 
 
 def test_a_walk_continues_where_a_pair_ended_with_what_was_not_used(random_corpus):
@@ -130,9 +124,6 @@ def test_the_second_segments_of_random_pairs_come_from_everywhere(random_corpus)
     assert np.abs(np.bincount(drawn_from) / len(drawn_from) - expected).max() < 0.01
 
 
-# Sizes
-
-
 def test_a_sequence_is_never_longer_than_asked_for(random_corpus):
     for max_tokens in (8, 64, 128):
         items = drawn(random_corpus(200, tokens=(1, 90)), max_tokens)
@@ -155,20 +146,17 @@ def test_one_in_ten_is_short(corpus_of):
 def test_a_pair_is_cut_as_berts_loop_cuts_it():
     generator = np.random.default_rng(0)
     tokens = generator.integers(1, 200, (500, 2))
-    starts, kept = pairs._truncated(np.zeros_like(tokens), tokens, 100, generator)
-    for (first, second), row in zip(tokens.tolist(), kept.tolist(), strict=True):
+    starts, remaining = pairs._truncated(np.zeros_like(tokens), tokens, 100, generator)
+    for (first, second), row in zip(tokens.tolist(), remaining.tolist(), strict=True):
         while first + second > 100:
             if first > second:
                 first -= 1
             else:
                 second -= 1
         assert [first, second] == row
-    dropped = tokens - kept
+    dropped = tokens - remaining
     assert (starts >= 0).all() and (starts <= dropped).all()
     assert starts.sum() / dropped.sum() == pytest.approx(0.5, abs=0.01)  # either end by chance
-
-
-# A function of seed and epoch
 
 
 def test_a_table_is_a_function_of_seed_and_epoch(random_corpus):
@@ -179,9 +167,6 @@ def test_a_table_is_a_function_of_seed_and_epoch(random_corpus):
         np.testing.assert_array_equal(getattr(one, field.name), getattr(again, field.name))
     for other in (drawn(corpus, seed=3, epoch=3), drawn(corpus, seed=4, epoch=2)):
         assert len(other) != len(one) or not np.array_equal(other.starts, one.starts)
-
-
-# Masked words alone
 
 
 def packed_spans(items):

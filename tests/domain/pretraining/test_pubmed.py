@@ -14,8 +14,6 @@ from domain.pretraining.pubmed import DELETED, REVISED, outdated
 from domain.pretraining.settings import DocumentSource
 from domain.reading import NO_TEXT, TextDocument
 
-# MEDLINE
-
 
 def deletion(*numbers):
     named = "".join(f'<PMID Version="1">{number}</PMID>' for number in numbers)
@@ -60,9 +58,6 @@ def test_medline_of_any_length_is_read_in_the_memory_of_one_document(tmp_path):
     assert sum(1 for _ in read_all(files, outdated(files))) == 100
     assert tracemalloc.get_traced_memory()[1] < 3e5  # the text alone is 0.5 MB
     tracemalloc.stop()
-
-
-# Revised records of PubMed
 
 
 def test_the_newest_record_of_a_citation_is_kept_and_the_others_are_counted(tmp_path):

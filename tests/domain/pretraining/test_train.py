@@ -66,9 +66,6 @@ def test_what_cannot_be_or_has_no_effect_is_reported(given, message):
         PretrainSettings.model_validate({"base": "./model", "documents": [{"path": "notes.jsonl"}], **given})
 
 
-# The stage
-
-
 def note(generator):
     illness, other = generator.choice(list(ILLNESSES), 2, replace=False)
     days = generator.integers(2, 9)
@@ -176,9 +173,6 @@ def test_one_objective_alone_with_the_last_weights_and_new_tokens(tmp_path, give
     assert len(rules("[NAME] hyperkalemia", add_special_tokens=False).input_ids) == 2
 
 
-# Processes
-
-
 @pytest.fixture(scope="module")
 def task(random_corpus, given, tmp_path_factory):
     corpus, settings = random_corpus(60, (2, 7), (2, 9), vocabulary=(6, 40)), PretrainSettings.model_validate(given)
@@ -189,7 +183,7 @@ def task(random_corpus, given, tmp_path_factory):
 
 
 def gradient(task, pieces, epoch):
-    """Of all pieces together, each loss over its count in all of them, as the training loop has it."""
+    """Each loss of all parts together over its count in all of them, as in the training loop."""
     batches = [task.collate(piece, epoch) for piece in pieces]
     counts = {name: sum(batch.counts[name] for batch in batches) for name in batches[0].counts}
     task.model.zero_grad()

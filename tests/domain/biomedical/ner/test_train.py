@@ -1,4 +1,4 @@
-"""A tiny BERT learns made-up entities, and is scored on them."""
+"""A tiny BERT learns synthetic entities, and is scored on them."""
 
 import json
 
@@ -52,7 +52,7 @@ def sentence(generator, plain, types):
 
 
 def write_sentences(file, count, seed=0, plain=8, types=("Disease", "Chemical")):
-    """Writes so many made-up sentences in CoNLL; the file as settings name it."""
+    """Writes so many synthetic sentences in CoNLL; the file as settings name it."""
     generator = np.random.default_rng(seed)
     blocks = ["".join(f"{word}\t{tag}\n" for word, tag in sentence(generator, plain, types)) for _ in range(count)]
     file.write_text("\n".join(blocks))
