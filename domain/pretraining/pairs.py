@@ -113,16 +113,21 @@ def _packed(text: Text, documents: Integers, sentences: Integers, longest: int) 
 def draw_pairs(text: Text, max_tokens: int, short_share: float, seed: int, epoch: int) -> Items:
     """Pairs of segments for masked words and next sentences, as in BERT's `create_pretraining_data`.
 
-    A document is walked from its start. Sentences that fill a sequence are cut in two at a random place; a fair coin
-    decides whether the second part stays, or gives way to text of another document of another group, and is then walked
-    again. `short_share` of the sequences aim at a random shorter length. A pair that is too long loses tokens of its
-    longer segment, from either end by chance.
+    1. A document is walked from its start. Sentences are taken until they fill a sequence; `short_share` of the
+       sequences aim at a random shorter length.
+    2. The sentences are cut in two at a random place: first and second segment.
+    3. A fair coin decides whether the second segment stays (`is_random` false), or is replaced by text of another
+       document of another group and walked again.
+    4. A pair that is too long loses tokens of its longer segment, from either end by chance.
 
-    Unlike there, labels are fair coins everywhere and lengths hardly reveal them: a random segment is drawn from all
-    sentences alike, to the size of the one it replaces; a last sentence left over follows the one before it once
-    more, or is followed by a random one; and documents of one sentence are second segments only.
+    Sentences A B C D, of which three fill a sequence, cut after A, may give the pair (A, B C), and the walk goes to D;
+    or (A, text of another document), and it goes to B.
 
-    Raises RequestError where no pair is to be had.
+    Unlike in BERT, labels are fair coins everywhere and lengths hardly reveal them: a random segment is drawn from all
+    sentences with one probability, to the size of the one it replaces; a last sentence that is left over follows the
+    one before once more, or is followed by a random one; and documents of one sentence are second segments only.
+
+    Raises RequestError for documents without a pair.
     """
     hint = "set objectives = ['mlm'] to train on masked words alone"
     if len(np.unique(text.groups)) < 2:
