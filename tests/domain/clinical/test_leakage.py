@@ -22,10 +22,10 @@ def texts(count, seed=0, words=120):
 
 def changed(text, words, seed=0):
     """`text` with so many of its words replaced, each far from the others."""
-    found = text.split()
-    for place in np.linspace(10, len(found) - 10, words).astype(int):
-        found[place] = f"other{seed}"
-    return " ".join(found)
+    replaced = text.split()
+    for position in np.linspace(10, len(replaced) - 10, words).astype(int):
+        replaced[position] = f"other{seed}"
+    return " ".join(replaced)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_subjects_of_two_splits_are_found_with_their_rows(look, notes):
     notes["subject_id"][5] = notes["subject_id"][4]  # within train
     finding = look(notes)["shared_subjects"]
     assert (finding.severity, finding.total) == ("fail", 1)
-    assert sorted((place.kind, place.line, place.group) for place in finding.places) == [
+    assert sorted((row.kind, row.line, row.group) for row in finding.places) == [
         ("subject", 4, 1), ("subject", 13, 1), ("subject", 26, 1),
     ]  # fmt: skip
 
@@ -84,9 +84,9 @@ def test_an_id_is_the_same_as_text_and_as_number_in_another_file(look, notes):
 def test_equal_texts_are_found_whatever_their_white_space(look, notes):
     notes["text"][11] = notes["text"][1].replace(" ", "\n  ").upper()
     notes["text"][2] = notes["text"][1]
-    found = levels(look(notes))
-    assert found["shared_texts"] == ("fail", 1)
-    assert found["near_duplicates"] == ("good", 0)
+    findings = levels(look(notes))
+    assert findings["shared_texts"] == ("fail", 1)
+    assert findings["near_duplicates"] == ("good", 0)
 
 
 def test_near_duplicates_of_two_splits_are_found_and_others_are_not(look, notes):
@@ -117,11 +117,11 @@ def test_near_duplicates_are_those_of_brute_force(look):
 
 
 def test_near_duplicates_are_found_beside_many_texts_of_one_template(look):
-    template, own = texts(1)[0], texts(400, seed=1, words=40)
-    train, test = ([f"{template} {each}" for each in half] for half in (own[:200], own[200:]))
-    shingled = [shingles_of(each) for each in (train[0], test[0])]
+    template, ends = texts(1)[0], texts(400, seed=1, words=40)
+    train, test = ([f"{template} {end}" for end in half] for half in (ends[:200], ends[200:]))
+    shingled = [shingles_of(text) for text in (train[0], test[0])]
     assert 0.5 < jaccard(*shingled) < 0.7
-    test[150:] = [changed(each, 2, number) for number, each in enumerate(train[150:])]
+    test[150:] = [changed(text, 2, number) for number, text in enumerate(train[150:])]
     finding = look({"text": train + test, "split": ["train"] * 200 + ["test"] * 200})["near_duplicates"]
     assert finding.total == 100
 
@@ -134,7 +134,7 @@ def test_short_texts_are_not_compared_and_counted(look, notes):
 
 def test_overlap_is_the_jaccard_index_of_runs_of_five_words():
     first, second = list("abcdefgh"), list("abcdefgx")
-    runs = [{tuple(words[place : place + 5]) for place in range(4)} for words in (first, second)]
+    runs = [{tuple(words[start : start + 5]) for start in range(4)} for words in (first, second)]
     expected = len(runs[0] & runs[1]) / len(runs[0] | runs[1])
     assert jaccard(shingles_of(" ".join(first)), shingles_of(" ".join(second))) == expected == 3 / 5
 
@@ -170,12 +170,12 @@ def test_files_that_cannot_be_checked_are_reported(tmp_path, look):
     text = pa.array([], pa.string())
     with pytest.raises(RequestError, match="has no records"):
         look({"text": text, "split": text})
-    for column, value, found in (
+    for column, value, fault in (
         ("hadm_id", 1.5, "an id that is neither text nor a whole number"),
         ("subject_id", b"x", "an id that is neither text nor a whole number"),
         ("text", 7, "something other than text"),
         ("split", None, "none"),
     ):
-        with pytest.raises(RequestError, match=rf"row 1: expected {column} as text, found {found}\. Give cohort"):
+        with pytest.raises(RequestError, match=rf"row 1: expected {column} as text, found {fault}\. Give cohort"):
             look({"split": ["train"], "text": ["x"], column: [value]})
     assert look({"split": ["train"], "text": [float("nan")]})["near_duplicates"].total == 0
