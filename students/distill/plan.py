@@ -16,6 +16,7 @@ from bertrelay.compute.work import Executor
 from bertrelay.data.arrow import Mask, mask_of
 from bertrelay.data.tokens import prompt_tokenizer
 from bertrelay.device import ComputePrecision, matmul_precision
+from bertrelay.errors import plural
 from bertrelay.files import read_json, write_json
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.process_group import broadcast_from_main, main_first, on_main
@@ -61,7 +62,7 @@ class Costs(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """What a budget allows: the fraction of the parallel text, sentences without translations an epoch, and epochs."""
+    """Sizes within a budget: the fraction of the parallel text, sentences without translations an epoch, and epochs."""
 
     pairs: float
     english: int
@@ -112,7 +113,7 @@ class Plan(NamedTuple):
         return {f"plan/{name}": value for name, value in self._asdict().items()}
 
     def describe(self, settings: DistillSettings, corpus: ParallelCorpus) -> str:
-        """What is planned, for the log."""
+        """A line for the log, with rates, sizes and times."""
         by_teacher = self.teacher_sentences_per_second
         rate = f"{by_teacher:,.0f} sentences/s of the teacher and " if by_teacher else ""
         without = f" and {self.english:,} of {len(corpus.english_sources):,} without" if self.english else ""
@@ -120,7 +121,7 @@ class Plan(NamedTuple):
             f"plan for {settings.budget_minutes:g} minutes, by {rate}{self.student_tokens_per_second:,.0f} tokens/s of "
             f"the student: {self.translated:,} of {corpus.translated:,} English sentences with translations{without}; "
             f"{self.new_vectors:,} vectors of the teacher ({self.teacher_minutes:.1f} minutes), then {self.steps:,} "
-            f"steps in {self.epochs} epochs ({self.training_minutes:.1f} minutes)"
+            f"steps in {self.epochs} {plural(self.epochs, 'epoch', 'epochs')} ({self.training_minutes:.1f} minutes)"
         )
 
 
