@@ -1,7 +1,7 @@
-"""Where sentences begin and end in clinical and scientific English.
+"""Sentences of clinical and scientific English, by rules; of other languages by their marks.
 
-Rules, in one pass: a mark (. ! ? …) before white space, or a line break, may be an end, by the characters around it.
-Tests score them on samples marked by hand.
+One pass: a mark (. ! ? …) before white space, or a line break, may end a sentence; the characters around it decide. A
+full stop of another script, such as `。`, ends one wherever it is. Tests score the rules on samples marked by hand.
 """
 
 import math
@@ -10,17 +10,17 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, groupby, pairwise
 
 NARROWEST_WRAP, WIDEST_WRAP = 60, 150
-"""Programs wrap lines at a width between these. Shorter lines ended where their writer wanted; so did all the lines of
-a paragraph that has a longer one."""
+"""Programs wrap lines at a width between these. The writer ended shorter lines, and all lines of a paragraph that has a
+longer one."""
 
 
-def _words(listed: str) -> frozenset[str]:
-    return frozenset(listed.split())
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
 
 
 # Abbreviations are listed without their last dot; case does not count.
 BEFORE_MORE = _words("dr drs mr mrs ms prof st mt vs e.g i.e cf viz approx ca fig figs eq eqs suppl vit y.o")
-"""What follows these belongs to them: a name, a number, an example."""
+"""Abbreviations that belong to the next word: a name, a number, an example."""
 
 BEFORE_NUMBERS = _words("no nos ref refs sect sec ver vol pp art tab temp resp sept")
 """Before a number these are abbreviations; elsewhere they may be words."""
@@ -32,7 +32,7 @@ BEFORE_LETTERS = _words(
     "hepatitis vitamin group groups type class grade stage factor protein arm panel part phase category influenza "
     "immunoglobulin complex blood chain domain site"
 )
-"""A single capital after these is a kind ("hepatitis C"), not an initial."""
+"""Nouns after which a single capital names a kind ("hepatitis C") and is no initial."""
 
 OPENERS = _words(
     "the this that these those he she it we they i you his her its our their there here in on at after before during "
@@ -40,7 +40,7 @@ OPENERS = _words(
     "from with without of for and but yet so some most many few both all each one two three four several other "
     "another what who which why how was were is are do does did has have had will would patient pt please"
 )
-"""Words that open sentences and are no names."""
+"""Words that begin sentences and are no names."""
 
 CITATION = r"(?: ?\[\d[\d,; –-]*\]|\(\d[\d,; –-]*\)|(?<=[A-Za-z)\]]\.)\d{1,3}(?:[,–-]\d{1,3})*)"
 CLOSING = "\"”’'»)\\]」』）】》〉"
@@ -73,11 +73,11 @@ def sentence_spans(text: str) -> list[tuple[int, int]]:
     A header on a line of its own, an item of a list and a line that is not wrapped are sentences too. A line break
     inside a wrapped sentence stays inside it.
     """
-    return list(each_sentence(text))
+    return list(iterate_sentences(text))
 
 
-def each_sentence(text: str) -> Iterator[tuple[int, int]]:
-    """What `sentence_spans` gives, one by one: of a text of any length no more than a paragraph is held beside it."""
+def iterate_sentences(text: str) -> Iterator[tuple[int, int]]:
+    """The same as a stream that reads at most a paragraph ahead, so that memory does not grow with the text."""
     start = 0
     for end in chain(_ends(text), [len(text)]):
         sentence = text[start:end].strip()
@@ -88,41 +88,39 @@ def each_sentence(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _ends(text: str) -> Iterator[int]:
+    """The positions after sentences."""
     ended_lines = line_ends(text)
     ended_line, start = 0, _first_solid(text, 0)
-    for found in MARK.finditer(text):
-        end = found.end()
-        if found[3]:  # a line break
+    for mark in MARK.finditer(text):
+        end = mark.end()
+        if mark[3]:  # a line break
             while ended_line < end:
                 ended_line = next(ended_lines, len(text) + 1)
             is_end = ended_line == end
         else:
-            is_end = found[1] is None or _is_end(text, start, found)
+            is_end = mark[1] is None or _is_end(text, start, mark)
         if is_end:
             yield end
             start = start if start > end else _first_solid(text, end)  # once for a run of line breaks
 
 
 def _first_solid(text: str, start: int) -> int:
-    """The place of the first character from `start` on that is no white space; the end where there is none."""
-    found = WHITE_SPACE.match(text, start)
-    return found.end() if found else start
-
-
-# Lines
+    """The position of the first character from `start` on that is not white space; the end if there is none."""
+    space = WHITE_SPACE.match(text, start)
+    return space.end() if space else start
 
 
 def line_ends(text: str) -> Iterator[int]:
-    """The places after the line breaks that end a sentence."""
-    place = 0
+    """The positions after the line breaks that end a sentence."""
+    position = 0
     for (line, width), (following, _) in pairwise(_with_widths(_lines(text))):
-        place += len(line) + 1
-        if not line.strip() or not following.strip() or _ended_on_purpose(line.rstrip(), following, width):
-            yield place
+        position += len(line) + 1
+        if not line.strip() or not following.strip() or _is_ended_by_writer(line.rstrip(), following, width):
+            yield position
 
 
 def _lines(text: str) -> Iterator[str]:
-    """The lines of `text`, one by one; the last one follows the last line break, and may be empty."""
+    """The lines of `text`; the last one follows the last line break, and may be empty."""
     start = 0
     while (end := text.find("\n", start)) >= 0:
         yield text[start:end]
@@ -131,70 +129,73 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _with_widths(lines: Iterable[str]) -> Iterator[tuple[str, float]]:
-    """Each line, and the width at which its paragraph may have been wrapped, that of the longest line in it."""
+    """Each line with the width at which its paragraph may be wrapped, that of its longest line."""
     for _, paragraph in groupby(lines, key=lambda line: bool(line.strip())):
-        held = list(paragraph)
-        width = max(NARROWEST_WRAP, *map(len, held))
-        for line in held:
+        listed = list(paragraph)
+        width = max(NARROWEST_WRAP, *map(len, listed))
+        for line in listed:
             yield line, width if width <= WIDEST_WRAP else math.inf
 
 
-def _ended_on_purpose(line: str, following: str, width: float) -> bool:
-    """Whether `line` was ended by its writer, not by a program that wraps: the next word would have fitted."""
+def _is_ended_by_writer(line: str, following: str, width: float) -> bool:
+    """True if the writer ended `line`, not a program that wraps: the next word would have fitted.
+
+    At a width of 80, `Na 131` before `K 4.0` is ended by its writer; a line of 78 characters before `potassium` is not.
+    """
     first_word = following.split(None, 1)[0]
-    had_room = len(line) + 1 + len(first_word) <= width
+    had_space = len(line) + 1 + len(first_word) <= width
     if BULLET.match(following) or line.endswith(":"):
         return True
     if NUMBERED.fullmatch(first_word):
-        return had_room or line.endswith((".", ";"))
+        return had_space or line.endswith((".", ";"))
     continues = first_word[0].islower() and len(line) >= NARROWEST_WRAP and line[-1] not in ".!?"
-    return had_room and not continues
+    return had_space and not continues
 
 
-# Marks
-
-
-def _is_end(text: str, start: int, found: re.Match[str]) -> bool:
-    """Whether the mark that was found ends the sentence that began at `start`."""
-    mark, closing = found[1], found[2]
-    before, word = _words_before(text, start, found.start())
-    following = _word_after(text, found.end())
+def _is_end(text: str, start: int, match: re.Match[str]) -> bool:
+    """True if a mark before white space ends the sentence that begins at `start`."""
+    mark, closing = match[1], match[2]
+    before, word = _words_before(text, start, match.start())
+    following = _word_after(text, match.end())
     if not following:
         return True
     if following[0] in CONTINUES:
         return False
     if mark != ".":
-        alone = text[found.start() - 1].isspace()  # "? pneumonia"
-        return not following[0].islower() or (mark[0] in "!?" and not closing and not alone)
-    is_number_of_item = ONLY_A_NUMBER.fullmatch(text, start, found.start()) or (word == "1" and before.endswith(":"))
+        is_apart = text[match.start() - 1].isspace()  # "? pneumonia"
+        return not following[0].islower() or (mark[0] in "!?" and not closing and not is_apart)
+    is_number_of_item = ONLY_A_NUMBER.fullmatch(text, start, match.start()) or (word == "1" and before.endswith(":"))
     return not is_number_of_item and _full_stop_ends(before, word, following)
 
 
 def _full_stop_ends(before: str, word: str, following: str) -> bool:
-    """Whether a full stop after `before word` and before `following` is more than the dot of an abbreviation."""
-    known = word.lower()
-    if known in BEFORE_MORE:
+    """True if a full stop between `before word` and `following` is more than the dot of an abbreviation.
+
+    `("by", "Dr", "Osei")` gives False, `("has", "fever", "He")` True.
+    """
+    lowered = word.lower()
+    if lowered in BEFORE_MORE:
         return False
     if following[0].islower():
         return OPENS_IN_LOWER_CASE.match(following) is not None
     if following[0].isdigit():
         is_word = LONG_WORD.fullmatch(word) or NUMBERED.fullmatch(following)
-        return is_word is not None and known not in BEFORE_NUMBERS
+        return is_word is not None and lowered not in BEFORE_NUMBERS
     opens = following.rstrip(",:;").lower() in OPENERS
     if len(word) == 1 and word.isupper():
         return opens or before.lower() in BEFORE_LETTERS or before[-1:].isdigit()
-    if known in BEFORE_NAMES or DOTTED_CAPITALS.fullmatch(word):
+    if lowered in BEFORE_NAMES or DOTTED_CAPITALS.fullmatch(word):
         return opens
     return True
 
 
 def _words_before(text: str, start: int, end: int) -> tuple[str, str]:
-    """The last two words of the sentence so far, the last one without what clings to its left."""
+    """The last two words of a sentence up to `end`, the last one without brackets and quotes in front of it."""
     *others, word = ["", "", *text[max(start, end - WORDS_REACH) : end].split()][-2:]
     return others[0], INSIDE_WORD.split(word)[-1]
 
 
 def _word_after(text: str, end: int) -> str:
-    """The word after the mark, without quotes and brackets; empty at the end of the text."""
-    found = NEXT_WORD.match(text, end)
-    return found[1] if found else ""
+    """The word after a mark, without quotes and brackets; empty at the end of the text."""
+    match = NEXT_WORD.match(text, end)
+    return match[1] if match else ""

@@ -1,4 +1,4 @@
-"""Overlapping windows over sequences of any length: how they are cut, and how a network reads them in batches.
+"""Overlapping windows over sequences of any length, and the batches of windows that a network reads.
 
 Sequences (a sentence's subwords, an article's words) lie end to end in one array; a window is a range of one of them.
 """
@@ -23,10 +23,10 @@ Integers = NDArray[np.int64]
 class Windows(NamedTuple):
     """Windows, those of a sequence in order; all arrays are (windows,).
 
-    sequences: which sequence a window belongs to.
-    starts, ends: where it begins and ends, counted over all sequences.
-    owned_starts, owned_ends: the range in it that is more central here than in the windows before and after; every
-        element is owned by exactly one window.
+    sequences: the sequence of each window.
+    starts, ends: its first element and the one after its last, counted over all sequences.
+    owned_starts, owned_ends: the part of it that is more central in this window than in the one before and the one
+        after. Every element is owned by exactly one window.
     """
 
     sequences: Integers
@@ -40,11 +40,11 @@ class Windows(NamedTuple):
         return self.ends - self.starts
 
     def filled(self, height: int) -> "Windows":
-        """The windows and the last one repeated, (height,): what pads a batch."""
+        """The windows, padded to `height` rows by repeating the last one."""
         return self.chosen(fill_batch(np.arange(len(self.starts)), height))
 
-    def chosen(self, which: NDArray[np.integer] | slice) -> "Windows":
-        return Windows(*(each[which] for each in self))
+    def chosen(self, rows: NDArray[np.integer] | slice) -> "Windows":
+        return Windows(*(column[rows] for column in self))
 
 
 def cut_windows(
@@ -52,8 +52,10 @@ def cut_windows(
 ) -> Windows:
     """Windows of at most `size` elements over sequences of `lengths`, (sequences,); neighbours share `overlap` or more.
 
-    size, overlap: one for all sequences, or one for each. A sequence that fits is one window, an empty one has none.
-    In a longer one all windows have the whole size, and the last ends where the sequence does.
+    size, overlap: one number, or one for each sequence.
+    A sequence that fits is one window, an empty one has none. In a longer one all windows have the whole size, and the
+    last one ends with the sequence: lengths [3, 10], size 6 and overlap 2 give the windows 0 to 3, 3 to 9 and 7 to 13,
+    which own 0 to 3, 3 to 8 and 8 to 13.
     Raises ValueError unless 0 ≤ overlap < size.
     """
     lengths = np.asarray(lengths, dtype=np.int64)
@@ -68,24 +70,28 @@ def cut_windows(
     offsets = np.minimum(number * steps[sequences], lengths[sequences] - window_lengths)
     starts = (np.cumsum(lengths) - lengths)[sequences] + offsets
     ends = starts + window_lengths
-    # Two neighbours meet half-way between their middles; what is as near to both belongs to the first.
+    return Windows(sequences, starts, ends, *_owned_parts(sequences, starts, ends))
+
+
+def _owned_parts(sequences: Integers, starts: Integers, ends: Integers) -> tuple[Integers, Integers]:
+    """Start and end of the part that each window owns, (windows,).
+
+    Two neighbours meet half-way between their middles; an element as near to both belongs to the first.
+    """
     owned_starts, owned_ends = starts.copy(), ends.copy()
-    neighbours = sequences[1:] == sequences[:-1]
-    middles = starts + ends - 1  # twice the place of the middle element
-    boundaries = (middles[1:] + middles[:-1]) // 4 + 1
-    owned_ends[:-1][neighbours] = boundaries[neighbours]
-    owned_starts[1:][neighbours] = boundaries[neighbours]
-    return Windows(sequences, starts, ends, owned_starts, owned_ends)
+    are_neighbours = sequences[1:] == sequences[:-1]
+    middles = starts + ends - 1  # twice the position of the middle element
+    borders = ((middles[1:] + middles[:-1]) // 4 + 1)[are_neighbours]
+    owned_ends[:-1][are_neighbours] = borders
+    owned_starts[1:][are_neighbours] = borders
+    return owned_starts, owned_ends
 
 
 def ranges(starts: NDArray[np.integer], lengths: NDArray[np.integer]) -> Integers:
-    """The numbers start, start + 1, … of each range, one range after the other."""
+    """The numbers of each range, one range after the other: starts [5, 0] and lengths [2, 3] give [5, 6, 0, 1, 2]."""
     before = np.cumsum(lengths) - lengths
-    found: Integers = np.arange(int(lengths.sum())) + np.repeat(starts - before, lengths)
-    return found
-
-
-# Windows that a network reads
+    numbers: Integers = np.arange(int(lengths.sum())) + np.repeat(starts - before, lengths)
+    return numbers
 
 
 Item = TypeVar("Item")
@@ -99,25 +105,25 @@ def window_outputs(
     batch: Callable[[Windows, int, int], dict[str, Tensor]],
     batch_tokens: int,
 ) -> Iterator[tuple[Windows, Tensor]]:
-    """Windows of about one length and what the network gives for them; rows beyond them are padding.
+    """Yields windows of about one length and the network's output for them; rows beyond them are padding.
 
-    lengths: the tokens of each window, special ones among them and `max_tokens` at most, (windows,).
-    batch: the inputs of the network for windows, with so many columns and rows.
+    lengths: tokens of each window with special ones, at most `max_tokens`, (windows,).
+    batch: makes the inputs of the network of windows, a width and a height.
     """
     for rows, width, height in sorted_batches(lengths, batch_tokens, max_tokens):
         chosen = windows.chosen(rows)
         inputs = batch(chosen, width, height)
-        yield chosen, network(**{name: each.to(network.device) for name, each in inputs.items()})
+        yield chosen, network(**{name: values.to(network.device) for name, values in inputs.items()})
 
 
 def in_batches(items: Iterator[Item], batch_size: int | None) -> Iterator[Iterable[Item]]:
-    """So many `items` at a time; all of them, as a stream, for None. Raises RequestError for fewer than one."""
+    """Splits `items` into batches; None makes one batch of all, as a stream. Raises RequestError for a size below 1."""
     check_count("batch_size", batch_size)
     return iter([items]) if batch_size is None else blocks_of(items, batch_size)
 
 
 def blocks(items: Iterable[Item], size: Callable[[Item], int], limit: int) -> Iterator[list[Item]]:
-    """`items` in blocks that are closed as soon as their sizes, each at least 1, add up to `limit`."""
+    """Splits `items` into blocks; a block ends as soon as its sizes, each at least 1, add up to `limit`."""
     block: list[Item] = []
     total = 0
     for item in items:

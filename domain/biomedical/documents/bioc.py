@@ -1,7 +1,7 @@
 """BioC JSON: a collection of documents with passages, a list of collections, or (PubTator) a document in each line.
 
-Offsets of passages and entities count characters from the beginning of the document; what is missing between passages
-is filled with spaces. Entities of sentences are entities of their document. Relations are left out.
+Offsets of passages and entities count characters from the beginning of the document; gaps between passages are filled
+with spaces. Entities of sentences are entities of their document. Relations are left out.
 """
 
 import json
@@ -45,7 +45,7 @@ class _TextPart(Shape):
     sentences: tuple["_TextPart", ...] | None = None
 
     def content(self) -> str:
-        """The text of the passage, put together from its sentences where it has none of its own."""
+        """The text of the passage; without one, that of its sentences."""
         return _put_together(self.offset, self.sentences or ()) if self.text is None else self.text
 
 
@@ -81,9 +81,9 @@ def read(path: Path, reading: Reading = ANNOTATED) -> Iterator[Item]:
 
 
 def _documents(window: JsonWindow) -> Iterator[tuple[int, str]]:
-    """Line and JSON text of each document: of collections and documents in an array, or one after the other."""
+    """Line and JSON text of each document, of collections and documents in an array, or one after the other."""
     if window.peek() == "[":
-        for line in window.places():
+        for line in window.element_lines():
             if window.peek() == "{":
                 yield from _of_object(window, is_listed=True)
             else:
@@ -97,7 +97,7 @@ def _documents(window: JsonWindow) -> Iterator[tuple[int, str]]:
 
 
 def _of_object(window: JsonWindow, is_listed: bool = False) -> Iterator[tuple[int, str]]:
-    """The documents of a collection, or the document that it is; one in a list may lack what a document has."""
+    """The documents of an object that is a collection or a document; one in a list may lack passages."""
     line, parts, is_collection = window.line, dict[str, str](), False
     for key in window.members():
         if key in COLLECTIONS and window.peek() == "[":
@@ -120,59 +120,65 @@ def _no_collection(window: JsonWindow) -> RequestError:
 
 
 def _items(text: str, file: str, line: int, only_text: bool) -> Iterator[Item]:
-    """The document in a JSON text, and what is left out of it."""
+    """The document in a JSON text, and its relations, which are left out."""
     try:
         if only_text:
             yield _document(parsed(_TextDocument, text), (), file, line)
             return
-        found = parsed(_BiocDocument, text)
-        parts: list[_Part | _BiocDocument] = [found]
-        for passage in found.passages:
+        document = parsed(_BiocDocument, text)
+        parts: list[_Part | _BiocDocument] = [document]
+        for passage in document.passages:
             parts += [passage, *(passage.sentences or ())]
         yield from [Rejected(RELATION, is_fault=False)] * sum(len(part.relations or ()) for part in parts)
         if all(part.annotations is None for part in parts):
             for part in parts:
                 refuse_spans(part, '"annotations": [{"infons", "text", "locations"}]')
-        annotations = [Annotation(_entity(each), each.text, file, line, within) for within, each in _annotations(found)]
-        yield _document(found, annotations, file, line)
+        annotations = [
+            Annotation(_entity(annotation), annotation.text, file, line, within)
+            for within, annotation in _annotations(document)
+        ]
+        yield _document(document, annotations, file, line)
     except Rejected as fault:
         value = json.loads(text)  # of any shape; its id names it, as a collection may be written on one line
         name = shown_id(value.get("id")) if isinstance(value, dict) else ""
         yield fault.at(file, line, name)
 
 
-def _annotations(found: _BiocDocument) -> Iterator[tuple[Span | None, _Annotation]]:
-    """Every annotation with the span that it must not leave: to the end of its passage, from the beginning of it or of
-    its sentence. One of the document may be anywhere.
+def _annotations(document: _BiocDocument) -> Iterator[tuple[Span | None, _Annotation]]:
+    """Every annotation with the span that it must not leave.
+
+    The span begins with its passage or sentence and ends with its passage; None for annotations of the document.
     """
-    for passage in found.passages:
+    for passage in document.passages:
         end = passage.offset + len(passage.content())
         for part in (passage, *(passage.sentences or ())):
-            for each in part.annotations or ():
-                yield (part.offset, end), each
-    yield from ((None, each) for each in found.annotations or ())
+            for annotation in part.annotations or ():
+                yield (part.offset, end), annotation
+    yield from ((None, annotation) for annotation in document.annotations or ())
 
 
-def _document(found: _TextDocument, annotations: Sequence[Annotation], file: str, line: int) -> Document:
+def _document(parsed_document: _TextDocument, annotations: Sequence[Annotation], file: str, line: int) -> Document:
     passages = tuple(
         Passage(passage.offset, passage.offset + len(passage.content()), str((passage.infons or {}).get("type", "")))
-        for passage in found.passages
+        for passage in parsed_document.passages
     )
-    text = _put_together(0, found.passages)
+    text = _put_together(0, parsed_document.passages)
     entities, misplaced = placed(text, annotations)
     is_plain = passages == (Passage(0, len(text)),)
     shown = () if is_plain else passages
-    return Document(str(found.id), text, entities, shown, file=file, line=line, misplaced=misplaced)
+    return Document(str(parsed_document.id), text, entities, shown, file=file, line=line, misplaced=misplaced)
 
 
 def _put_together(offset: int, parts: Sequence[_TextPart]) -> str:
-    """The texts of `parts`, each at its own offset, in a text that begins at `offset`."""
+    """The texts of `parts` at their offsets, in a text that begins at `offset`: at 0 and 5, `One.` and `Two.` give
+    `One. Two.`.
+    """
     text = ""
     for part in parts:
         missing = part.offset - offset - len(text)
         if not 0 <= missing <= MOST_FILLER:
-            found = f"the one at {part.offset:,} begins {abs(missing):,} {'after' if missing > 0 else 'before'} the end"
-            raise Rejected("passages that do not follow one another", f"{found} of what precedes it")
+            where = f"{abs(missing):,} {'after' if missing > 0 else 'before'} the end of what precedes it"
+            raise Rejected("passages that overlap or are out of order", f"the one at {part.offset:,} begins {where}")
         text += " " * missing + part.content()
     return text
 
@@ -181,20 +187,17 @@ def _entity(annotation: _Annotation) -> Entity:
     kind, identifier, confidence = map((annotation.infons or {}).get, ("type", "identifier", "confidence"))
     if not kind or not isinstance(kind, str):
         raise Rejected("an entity without a type", "expected `type` in its infons, as text")
-    start, end, fragments = joined((each.offset, each.offset + each.length) for each in annotation.locations)
+    start, end, fragments = joined((span.offset, span.offset + span.length) for span in annotation.locations)
     return Entity(start, end, kind, _probability(confidence), identifier and str(identifier), fragments)
 
 
 def _probability(confidence: object) -> float | None:
-    """A confidence from 0 to 1; one in words or on another scale counts as none."""
+    """A confidence from 0 to 1; None for one in words or on another scale."""
     try:
-        found = float(str(confidence))
+        number = float(str(confidence))
     except ValueError:
         return None
-    return found if 0 <= found <= 1 else None
-
-
-# Writing
+    return number if 0 <= number <= 1 else None
 
 
 def render(document: Document) -> str:
@@ -214,7 +217,7 @@ def render(document: Document) -> str:
 
 
 def _passages_of(document: Document) -> Sequence[Passage]:
-    """The document's own passages, where nothing but spaces and no entity is outside them; else one of all."""
+    """The passages of a document if only spaces and no entity are outside them; else one passage of the whole text."""
     text, passages = document.text, document.passages
     ends = [0, *(passage.end for passage in passages)]
     gaps = list(zip(ends, passages, strict=False))

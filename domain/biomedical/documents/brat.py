@@ -1,8 +1,8 @@
 """brat standoff: a folder with a text (`ID.txt`) and its annotations (`ID.ann`) for each document.
 
-Offsets count characters of the text file, line breaks among them; brat gives an entity over a line break as fragments,
-one for each line, and here they are one span. Identifiers are in `N` lines as `Reference`;
-confidences in notes of the form `confidence 0.93`. Relations, events, attributes and other notes are left out.
+Offsets count characters of the text file, with line breaks. brat writes an entity over a line break as one fragment for
+each line; here it is one span. Identifiers are in `N` lines as `Reference`, confidences in notes `confidence 0.93`.
+Relations, events, attributes and other notes are left out.
 """
 
 import re
@@ -24,11 +24,11 @@ from domain.biomedical.documents.writing import Write, Writer
 
 NAMED = re.compile(r"(.+?)\.(txt|ann|a1|a2)(?:\.gz)?", re.IGNORECASE | re.DOTALL)
 OFFSETS = r"-?\d{1,15} -?\d{1,15}"
-PLACE = re.compile(rf"(\S+) ({OFFSETS}(?:;{OFFSETS})*)", re.ASCII)
+TYPE_AND_OFFSETS = re.compile(rf"(\S+) ({OFFSETS}(?:;{OFFSETS})*)", re.ASCII)
 REFERENCE = re.compile(r"Reference (\S+) (.+)")
 NUMBER = r"\d+(?:\.\d+)?(?:e-\d+)?"  # as Python writes a probability
 CONFIDENCE = re.compile(rf"AnnotatorNotes (\S+)\tconfidence ({NUMBER})", re.ASCII)
-READ_OVER = {
+SKIPPED = {
     "R": "a relation",
     "E": "an event",
     "A": "an attribute",
@@ -40,15 +40,15 @@ READ_OVER = {
 
 
 def brat_files(folder: Path) -> dict[str, dict[str, Path]]:
-    """The `txt`, `ann`, `a1` and `a2` file of each document in a folder by its name, packed or not; none where none is.
+    """The `txt`, `ann`, `a1` and `a2` files of each document in a folder, by its name; empty for a file.
 
-    BioNLP has annotations in `.a1` and `.a2`, which are not read; a text beside them is no raw text.
+    Files may be gzip. Annotations of BioNLP in `.a1` and `.a2` are not read, but a text beside them is no raw text.
     """
-    found = defaultdict[str, dict[str, Path]](dict)
+    files = defaultdict[str, dict[str, Path]](dict)
     for path in sorted(folder.iterdir(), key=lambda path: path.name) if folder.is_dir() else []:
         if matched := NAMED.fullmatch(path.name):
-            found[matched[1]].setdefault(matched[2].lower(), path)  # of two the one that is not packed
-    return found
+            files[matched[1]].setdefault(matched[2].lower(), path)  # of two the one that is not gzip
+    return files
 
 
 def name_of(path: Path) -> str:
@@ -70,7 +70,7 @@ def read(path: Path, reading: Reading = ANNOTATED) -> Iterator[Item]:
 
 @dataclass
 class _Annotations:
-    """The content of an `.ann` file, by the numbers of its entities."""
+    """The content of an `.ann` file, by the numbers of entities."""
 
     entities: dict[str, Annotation] = field(default_factory=dict)
     identifiers: dict[str, str] = field(default_factory=dict)
@@ -78,8 +78,8 @@ class _Annotations:
 
 
 def _items(name: str, files: Mapping[str, Path], shown: Callable[[Path], str], only_text: bool) -> Iterator[Item]:
-    """The document of a text file and its annotations, and what is left out. shown: how messages name a file."""
-    found, file, number = _Annotations(), files.get("txt") or next(iter(files.values())), 1
+    """The document of a text file and its annotations, and what is left out. shown: gives a file's name in messages."""
+    content, file, number = _Annotations(), files.get("txt") or next(iter(files.values())), 1
     try:
         if "txt" not in files:
             raise Rejected("annotations without a text", "expected a .txt file of the same name beside them")
@@ -88,14 +88,11 @@ def _items(name: str, files: Mapping[str, Path], shown: Callable[[Path], str], o
             file = _annotation_file(files)
             lines = whole_text(file).removeprefix("\ufeff").split("\n")
         for number, line in enumerate(lines, 1):
-            yield from _read_line(line.removesuffix("\r"), text, found, shown(file), number)
-        annotations = [
-            each._replace(entity=replace(each.entity, confidence=confidence, identifier=identifier))
-            for each, confidence, identifier in (
-                (each, found.confidences.get(name), found.identifiers.get(name))
-                for name, each in found.entities.items()
-            )
-        ]
+            yield from _read_line(line.removesuffix("\r"), text, content, shown(file), number)
+        annotations = list[Annotation]()
+        for key, annotation in content.entities.items():
+            further = {"confidence": content.confidences.get(key), "identifier": content.identifiers.get(key)}
+            annotations.append(annotation._replace(entity=replace(annotation.entity, **further)))
         entities, misplaced = placed(text, annotations)
         yield Document(name, text, entities, file=shown(files["txt"]), line=1, misplaced=misplaced)
     except Rejected as fault:
@@ -103,9 +100,9 @@ def _items(name: str, files: Mapping[str, Path], shown: Callable[[Path], str], o
 
 
 def _annotation_file(files: Mapping[str, Path]) -> Path:
-    """The `.ann` of a document. Raises Rejected where there is none, as the document would seem to have no entities.
+    """The `.ann` file of a document. Raises Rejected if there is none, as the document would seem to have no entities.
 
-    An empty one says that there are none, but not beside an `.a1` or `.a2` that has some.
+    An empty file says that there are none, but not beside an `.a1` or `.a2` that has some.
     """
     filled = [kind for kind in ("a1", "a2") if kind in files and whole_text(files[kind]).strip()]
     if "ann" in files and not (filled and not whole_text(files["ann"]).strip()):
@@ -115,28 +112,28 @@ def _annotation_file(files: Mapping[str, Path]) -> Path:
     raise Rejected("a text without annotations", f"expected an .ann file of the same name beside it; {detail}")
 
 
-def _read_line(line: str, text: str, found: _Annotations, file: str, number: int) -> Iterator[Rejected]:
-    """Adds line `number` of `file` to `found`, or yields what is left out."""
+def _read_line(line: str, text: str, content: _Annotations, file: str, number: int) -> Iterator[Rejected]:
+    """Adds line `number` of `file` to `content`, or yields a left-out annotation."""
     name, _, rest = line.partition("\t")
     reference, note = REFERENCE.match(rest.partition("\t")[0]), CONFIDENCE.fullmatch(rest)
     if name.startswith("T"):
-        if name in found.entities:
-            raise Rejected("an entity's number given twice", "give each T a number of its own")
-        found.entities[name] = _annotation(rest, text)._replace(file=file, line=number)
-    elif name.startswith("N") and reference and reference[1] not in found.identifiers:
-        found.identifiers[reference[1]] = reference[2]
+        if name in content.entities:
+            raise Rejected("an entity's number given twice", "number the T lines from T1 on")
+        content.entities[name] = _annotation(rest, text)._replace(file=file, line=number)
+    elif name.startswith("N") and reference and reference[1] not in content.identifiers:
+        content.identifiers[reference[1]] = reference[2]
     elif name.startswith("#") and note and float(note[2]) <= 1:
-        found.confidences[note[1]] = float(note[2])
-    elif name[:1] in READ_OVER:
-        yield Rejected(READ_OVER[name[:1]], is_fault=False)
+        content.confidences[note[1]] = float(note[2])
+    elif name[:1] in SKIPPED:
+        yield Rejected(SKIPPED[name[:1]], is_fault=False)
     elif line.strip():
         raise Rejected("a line that is no annotation", "expected one that begins with T, N, #, R, E, A, M or *")
 
 
 def _annotation(line: str, text: str) -> Annotation:
-    place, tab, mention = line.partition("\t")
-    matched = PLACE.fullmatch(place)
-    if not matched and PLACE.fullmatch(" ".join(place.split())):
+    head, tab, mention = line.partition("\t")
+    matched = TYPE_AND_OFFSETS.fullmatch(head)
+    if not matched and TYPE_AND_OFFSETS.fullmatch(" ".join(head.split())):
         raise Rejected(STRAY_SPACE, "expected one space between type, start and end")
     if not matched or not tab:
         expected = "expected T1, type, start and end, and text: T1<TAB>Disease 0 8<TAB>text"
@@ -144,20 +141,18 @@ def _annotation(line: str, text: str) -> Annotation:
     spans = [(int(first), int(last)) for first, last in map(str.split, matched[2].split(";"))]
     start, end, fragments = joined(spans, text)
     entity = Entity(start, end, matched[1], fragments=fragments)
-    return Annotation(entity, mention if spans == sorted(spans) else None)  # else its words are out of order too
+    return Annotation(entity, mention if spans == sorted(spans) else None)  # else its words are out of order
 
 
-# Writing
-
-FILE_NAME = re.compile(r"[^./\\\0\n][^/\\\0\n]*")  # on every system, and of no hidden file
-LONGEST_ID = 250  # bytes: with its suffix, the longest name that file systems take
+FILE_NAME = re.compile(r"[^./\\\0\n][^/\\\0\n]*")  # valid on every system, and not hidden
+LONGEST_ID = 250  # bytes: with a suffix, the longest name that file systems take
 NO_BRAT_FIELD = re.compile(r"[\t\n\r]")
 ON_A_LINE = re.compile(r"[^\n\r]+")
 
 
 @contextmanager
 def _open_folder(path: Path, rendered: Callable[[Document], str]) -> Iterator[Write]:
-    """A new folder of documents, which is whole or not there. Raises RequestError when there is something already."""
+    """Opens a new folder of documents, which appears only when complete. Raises RequestError if it has files."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise RequestError(f"{path}: brat documents need a new folder or an empty one. Move this one away.")
     building = path.with_name(f".{path.name}.writing")
@@ -202,7 +197,10 @@ def render(document: Document) -> str:
 
 
 def _on_lines(text: str, entity: Entity) -> tuple[list[Span], str]:
-    """The spans of an entity, ended by line breaks as brat ends them, and its text; all as it is where one is outer."""
+    """The spans of an entity, split at line breaks as brat does, and its text.
+
+    An entity that begins or ends with a line break is not split.
+    """
     spans = [line.span() for start, end in entity.spans for line in ON_A_LINE.finditer(text, start, end)]
     borders = {border for span in spans for border in span}
     if any(border not in borders for span in entity.spans for border in span):

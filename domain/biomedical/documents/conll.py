@@ -51,7 +51,7 @@ from domain.biomedical.documents.writing import Writer
 DOCUMENT_START, OF_JNLPBA = "-DOCSTART-", "###MEDLINE:"
 COMMENT = re.compile(r"# [^\t]+")
 CONLL = ("conll", "conll-iobes")
-"""The names of the formats that have columns."""
+"""Names of the formats with columns."""
 
 
 class Columns(NamedTuple):
@@ -85,23 +85,20 @@ class SentenceRow(NamedTuple):
     unopened: tuple[TokenSpan, ...] = ()
 
     def as_illegal(self) -> Rejected:
-        """What a sentence with illegal tags is where it cannot be used."""
-        found = f"in {self.scheme}, {len(self.illegal):,} of {len(self.tokens):,} tags of the sentence"
-        detail = f"{found} are not allowed where they are"
+        """The reject of a sentence with illegal tags."""
+        count = f"{len(self.illegal):,} of {len(self.tokens):,} tags of the sentence"
+        detail = f"in {self.scheme}, {count} are not allowed where they are"
         return Rejected("an illegal tag sequence", detail, file=self.file, line=self.line + self.illegal[0])
-
-
-# Sentences
 
 
 def sentence_rows(
     path: Path | str, columns: Columns = TOKEN_AND_TAG, only_tokens: bool = False
 ) -> Iterator[SentenceRow | Rejected]:
-    """Every sentence in its place, usable or not, and `-DOCSTART-` lines.
+    """Yields every sentence, usable or not, and `-DOCSTART-` lines, in the order of the file.
 
-    only_tokens: whether every tag is read as `O`, whatever it is.
-    The scheme of the tags is found in a pass over the file, and logged where they are rewritten. Logs where a file ends
-    in the middle of a line, which may have lost a part of its tag.
+    only_tokens: read every tag as `O`.
+    A first pass over the file finds the scheme of the tags, which is logged if they are rewritten. A file that ends in
+    the middle of a line, so that its last tag may be cut off, is logged too.
     """
     path = Path(path)
     file_scheme: FileScheme = "IOB2" if only_tokens else _scheme_of(path, columns)
@@ -134,7 +131,10 @@ def _scheme_of(path: Path, columns: Columns) -> FileScheme:
 
 
 def _token_rows(path: Path, columns: Columns, only_tokens: bool = False) -> Iterator[Row]:
-    """(token, tag) of each line, () of one without, (`-DOCSTART-`,); the first token sets the number of columns."""
+    """(token, tag) of each line, () of one without a token, or (`-DOCSTART-`,).
+
+    The first line with a token sets the number of columns.
+    """
     width = 0
     for row in numbered_lines(path):
         if isinstance(row, Rejected):
@@ -159,17 +159,17 @@ def _has_token(row: Row) -> bool:
     return isinstance(row, Rejected) or len(row.values) == 2
 
 
-def _checked_width(fields: Sequence[str], columns: Columns, place: str) -> int:
-    """How many columns a file has; raises RequestError when `columns` are not among them."""
+def _checked_width(fields: Sequence[str], columns: Columns, line: str) -> int:
+    """The number of columns of a file. Raises RequestError if `columns` are not among them."""
     width = len(fields)
     if width < 2:
         raise RequestError(
-            f"{place}: expected a token and its tag with a tab between them, found no tab. Replace "
+            f"{line}: expected a token and its tag with a tab between them, found no tab. Replace "
             f"spaces by tabs: tr ' ' '\\t' < FILE does that. {NAME_FORMAT}"
         )
     if not all(-width <= column < width for column in columns):
         raise RequestError(
-            f"{place}: expected columns {columns.token} and {columns.tag}, found {width} columns, 0 to "
+            f"{line}: expected columns {columns.token} and {columns.tag}, found {width} columns, 0 to "
             f"{width - 1}. Choose among these; negative ones count from the end."
         )
     return width
@@ -200,9 +200,6 @@ def _sentence(run: Sequence[Row], document: int, file_scheme: FileScheme) -> Sen
     return SentenceRow(tuple(tokens), entities, run[0].file, run[0].line, document, scheme, illegal, unopened)
 
 
-# Documents
-
-
 def read(path: Path, reading: Reading = ANNOTATED) -> Iterator[Item]:
     """Streams the documents of a file, named after it and numbered from 1."""
     stem, number, has_start = path.name.partition(".")[0], 0, False
@@ -220,7 +217,7 @@ def read(path: Path, reading: Reading = ANNOTATED) -> Iterator[Item]:
 
 
 def _document(sentences: Sequence[SentenceRow | Rejected], name: str) -> Document | Rejected:
-    """A document of sentences; not usable when one of them is not."""
+    """The document of some sentences; unusable if one of them is."""
     text, entities, tokens = "", list[Entity](), list[tuple[Span, ...]]()
     for row in sentences:
         if isinstance(row, Rejected) or row.illegal:
@@ -236,13 +233,12 @@ def _document(sentences: Sequence[SentenceRow | Rejected], name: str) -> Documen
     return Document(name, text, tuple(entities), sentences=tuple(tokens), file=first.file, line=first.line)
 
 
-# Writing
-
 NO_TOKEN = "\t\n\r\0"
+"""Characters that no field of a line can hold."""
 
 
 def render(document: Document, scheme: Scheme = "IOB2") -> str:
-    """The lines of a document, `-DOCSTART-` first. Raises Rejected for what tags and lines cannot hold."""
+    """The lines of a document, `-DOCSTART-` first. Raises Rejected for entities or tokens that they cannot hold."""
     check_contiguous(document, "a tag")
     sentences = document.sentences or sentences_of(document)
     lines = [f"{DOCUMENT_START}\t{OUTSIDE}\n\n"]
@@ -256,7 +252,7 @@ def render(document: Document, scheme: Scheme = "IOB2") -> str:
 
 
 def lines_of(tokens: Sequence[str], *tags: Sequence[str]) -> str:
-    """A line for each token with its tag, or its tags, and a blank one. Raises Rejected for what no line can hold."""
+    """A line for each token and its tags, and a blank line. Raises Rejected for those that no line can hold."""
     for token in tokens:
         if not token or token.startswith(DOCUMENT_START) or any(sign in token for sign in NO_TOKEN):
             raise Rejected(
@@ -268,8 +264,11 @@ def lines_of(tokens: Sequence[str], *tags: Sequence[str]) -> str:
 
 
 def _token_spans(document: Document, sentences: Sequence[Sequence[Span]]) -> list[list[TokenSpan]]:
-    places = [(token, row, place) for row, tokens in enumerate(sentences) for place, token in enumerate(tokens)]
-    starts, ends = ({token[side]: (row, place) for token, row, place in places} for side in (0, 1))
+    """The entities of each sentence as tokens. Raises Rejected for one that is no run of whole tokens of a sentence."""
+    starts, ends = dict[int, tuple[int, int]](), dict[int, tuple[int, int]]()
+    for row, tokens in enumerate(sentences):
+        for number, (start, end) in enumerate(tokens):
+            starts[start], ends[end] = (row, number), (row, number + 1)
     spans: list[list[TokenSpan]] = [[] for _ in sentences]
     for entity in document.entities:
         first, last = starts.get(entity.start), ends.get(entity.end)
@@ -277,7 +276,7 @@ def _token_spans(document: Document, sentences: Sequence[Sequence[Span]]) -> lis
             raise Rejected("an entity that begins or ends inside a token", f"at {entity.start:,} to {entity.end:,}")
         if first[0] != last[0]:
             raise Rejected("an entity over two sentences", f"at {entity.start:,} to {entity.end:,}")
-        spans[first[0]].append(TokenSpan(first[1], last[1] + 1, entity.type))
+        spans[first[0]].append(TokenSpan(first[1], last[1], entity.type))
     return spans
 
 

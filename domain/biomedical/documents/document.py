@@ -1,7 +1,7 @@
-"""Documents with entities: the records that all formats, checks and tasks share, and how files of them are read.
+"""Documents with entities: the records of all formats, checks and tasks, and options of reading them.
 
 Offsets count Python characters (Unicode code points) from 0; `end` is after the last one, so that
-`document.text[entity.start : entity.end]` is the entity. No offset ever shifts: the text stays as it was read.
+`document.text[entity.start : entity.end]` is the entity. The text is never changed, so offsets never shift.
 """
 
 from bisect import bisect_left
@@ -32,7 +32,7 @@ class Entity:
     confidence: the probability that a model gives to this span and type; None in annotated data.
     identifier: of the concept in a terminology, `MESH:D003643` for example.
     fragments: the spans of a discontinuous entity, in order, from `start` to `end`; empty for a contiguous one.
-    text: its characters, which its document fills in; fragments are joined by a space.
+    text: its characters, filled in by its document; fragments are joined by a space.
     """
 
     start: int
@@ -49,12 +49,12 @@ class Entity:
 
     def in_text(self, text: str) -> "Entity":
         """The entity with the characters of `text` that it covers."""
-        own = " ".join(text[start:end] for start, end in self.spans)
-        return self if own == self.text else replace(self, text=own)
+        mention = " ".join(text[start:end] for start, end in self.spans)
+        return self if mention == self.text else replace(self, text=mention)
 
 
 class Misplaced(NamedTuple):
-    """An entity of a file whose offsets are wrong: why, and the place of its annotation."""
+    """An entity with wrong offsets: the reason, and file and line of its annotation."""
 
     entity: Entity
     reason: str
@@ -72,12 +72,12 @@ class Passage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text with its entities, in the order in which they were read; they may overlap and be nested.
+    """A text with its entities, in the order of the file; they may overlap and be nested.
 
-    sentences: the spans of the tokens, sentence by sentence, of data that came as tokens; empty in other data.
-    file, line: where it was read; empty and 0 when it was not.
-    misplaced: its annotations at wrong offsets, which are none of `entities`; only a reader's documents have them.
-    fields: further fields of JSONL, by name, that were to be kept.
+    sentences: spans of the tokens, sentence by sentence, of data with tokens; empty in other data.
+    file, line: its place in a file; empty and 0 if it was not read from one.
+    misplaced: annotations at wrong offsets, not among `entities`; only readers' documents have them.
+    fields: further fields of JSONL, by name, as `Reading.keep` names them.
     """
 
     id: str
@@ -94,20 +94,20 @@ class Document:
         object.__setattr__(self, "entities", tuple(entity.in_text(self.text) for entity in self.entities))
 
     def as_unusable(self) -> Rejected:
-        """What a document with misplaced entities is where it cannot be used."""
+        """The reject of a document with misplaced entities."""
         first = self.misplaced[0]
-        same = sum(each.reason == first.reason for each in self.misplaced)
+        same = sum(entity.reason == first.reason for entity in self.misplaced)
         annotations = len(self.entities) + len(self.misplaced)
-        place = f"the first at {first.entity.start:,} to {first.entity.end:,}"
-        detail = f"{same:,} of {annotations:,} entities, {place}"
+        offsets = f"the first at {first.entity.start:,} to {first.entity.end:,}"
+        detail = f"{same:,} of {annotations:,} entities, {offsets}"
         return Rejected(first.reason, detail, file=first.file, line=first.line, record=shown_id(self.id))
 
     def to_spacy(self, nlp: Any = None) -> Any:
-        """A spaCy `Doc` by the tokenizer of the pipeline `nlp`, a blank English one when not given.
+        """A spaCy `Doc`, tokenized by the pipeline `nlp`; None is a blank English one.
 
         `doc.ents` has the entities with their types as labels and their identifiers as knowledge base ids, widened to
         whole tokens; of overlapping ones the longest, and `doc.spans["entities"]` all.
-        Raises RequestError where spaCy is not installed.
+        Raises RequestError if spaCy is not installed.
         """
         try:
             spacy, util = import_module("spacy"), import_module("spacy.util")
@@ -115,8 +115,8 @@ class Document:
             raise RequestError("to_spacy needs spaCy, which is not installed; pip install spacy") from None
         doc = (nlp or spacy.blank("en")).make_doc(self.text)
         spans = [
-            doc.char_span(each.start, each.end, each.type, kb_id=each.identifier or "", alignment_mode="expand")
-            for each in self.entities
+            doc.char_span(one.start, one.end, one.type, kb_id=one.identifier or "", alignment_mode="expand")
+            for one in self.entities
         ]
         doc.spans["entities"] = spans
         doc.ents = util.filter_spans(spans)
@@ -124,9 +124,9 @@ class Document:
 
 
 def sentences_of(document: Document) -> list[list[Span]]:
-    """The words of each sentence of a text. Sentences with an entity over their border become one."""
+    """The words of each sentence of a text, as spans. Sentences with an entity over their border become one."""
     spans = sorted((entity.start, entity.end) for entity in document.entities)
-    reach = [0, *accumulate((end for _, end in spans), max)]  # how far those reach that begin before a place
+    reach = [0, *accumulate((end for _, end in spans), max)]  # the last end of the first n spans
     borders: list[Span] = []
     for start, end in sentence_spans(document.text):
         if borders and reach[bisect_left(spans, (start, 0))] > start:
@@ -136,11 +136,11 @@ def sentences_of(document: Document) -> list[list[Span]]:
 
 
 class Reading(NamedTuple):
-    """What of documents is read.
+    """Options of reading documents.
 
-    only_text: whether annotations are passed over, sound or not, as those of texts to be tagged are.
-    misplaced: what becomes of a document with entities at wrong offsets: `reject` makes it unusable, `drop` leaves out
-        these entities, `keep` gives the document with them.
+    only_text: skip annotations, valid or not, as tagging does.
+    misplaced: for a document with entities at wrong offsets, `reject` makes it unusable, `drop` leaves out these
+        entities, `keep` lists them in `Document.misplaced`.
     keep: names of further fields of JSONL that documents keep; one that a line lacks is None.
     """
 
@@ -162,22 +162,22 @@ Item = Document | Rejected
 
 
 def with_placed_entities(items: Iterable[Item], reading: Reading) -> Iterator[Item]:
-    """The items, with misplaced entities treated as `reading` says."""
+    """Yields the items, with misplaced entities treated as `reading` says."""
     for item in items:
         if not isinstance(item, Document) or not item.misplaced or reading.misplaced == "keep":
             yield item
         elif reading.misplaced == "reject":
             yield item.as_unusable()
         else:
-            yield from (Rejected(each.reason, is_fault=False) for each in item.misplaced)
+            yield from (Rejected(entity.reason, is_fault=False) for entity in item.misplaced)
             yield replace(item, misplaced=())
 
 
 def file_in(folder: Path, number: int, file: Path) -> str:
-    """A file of a folder as errors and rejects name it: sensitive files, whose names may be ids, by their number."""
+    """The name of a file of a folder in errors and rejects; sensitive files, whose names may be ids, have a number."""
     return f"{folder}, document {number:,}" if file != folder and is_sensitive() else str(file)
 
 
 def numbered_lines(path: Path) -> Iterator[Record | Rejected]:
-    r"""The lines of a text file, unpacked where it is gzip; they end at \n or \r\n and nowhere else."""
+    r"""The lines of a text file, unpacked if it is gzip; only \n and \r\n end a line."""
     return line_rows(Table(path=InputFile.parse(str(path)), format="lines"), [0])

@@ -27,9 +27,9 @@ FormatName = Literal[ReadName, "html"]
 class Format(NamedTuple):
     """A format of annotated documents.
 
-    reads: module and function of this folder that streams the `Item`s of a file or folder; empty if only written.
+    reads: module and function of this folder that stream the `Item`s of a file or folder; empty if only written.
     writes: module and `Writer` of this folder; empty if only read.
-    suffixes: of its files; a stage writes the first one.
+    suffixes: of files; a stage writes the first one.
     """
 
     reads: str
@@ -48,19 +48,19 @@ FORMATS: dict[FormatName, Format] = {
     "lines": Format("jsonl:read_text_lines", ""),
     "html": Format("", "html:WRITER", (".html",)),
 }
-"""A module is imported when its format is read or written: settings name formats, and need none."""
-READ = [name for name, each in FORMATS.items() if each.reads]
-WRITTEN = [name for name, each in FORMATS.items() if each.writes]
-SUFFIXES = {suffix: name for name, each in FORMATS.items() for suffix in each.suffixes}
+"""A module is imported only when its format is read or written, as settings need no more than the names."""
+READ = [name for name, entry in FORMATS.items() if entry.reads]
+WRITTEN = [name for name, entry in FORMATS.items() if entry.writes]
+SUFFIXES = {suffix: name for name, entry in FORMATS.items() for suffix in entry.suffixes}
 
 TITLE_LINE = re.compile(rb"[^|\t\n]+\|t\|")
 
 
 def format_of(path: Path | str) -> FormatName:
-    """The format of a file or folder that is there, or of one to be written, by its name.
+    """The format of an existing file or folder, or of one to be written, by its name.
 
-    A folder holds brat documents, or raw text when there is no `.ann` file in it. A `.txt` file that begins as PubTator
-    does is PubTator; in a folder with `.ann` files it is brat. Raises RequestError for a suffix of no format.
+    A folder holds brat documents, or raw text if no `.ann` file is in it. A `.txt` file that begins like PubTator is
+    PubTator; in a folder with `.ann` files it is brat. Raises RequestError for a suffix of no format.
     """
     path = Path(path)
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
@@ -98,13 +98,13 @@ def read_documents(
     unique: bool = True,
     reading: Reading = ANNOTATED,
 ) -> Iterator[Document]:
-    """Streams the documents of a file or folder of any format; `format_of` finds one not given.
+    """Streams the documents of a file or folder of any format; `format_of` gives the format if None.
 
-    rejects: counts documents, used and not; without it the first one that cannot be used raises RequestError. Without
-    a `with` block around it, it is closed at the end of the file.
-    unique: whether a second document with one id is unusable; this keeps 150 bytes of each.
-    reading: what of each document is read.
-    Raises RequestError for what concerns the whole file: not there, damaged, of another format.
+    rejects: counts used and unusable documents; without it the first unusable one raises RequestError. It is closed at
+        the end of the file unless a `with` block is around it.
+    unique: reject a second document with the same id, which takes 150 bytes of memory for each document.
+    reading: what is read of each document.
+    Raises RequestError for a whole file that is missing, damaged or of another format.
     """
     items = document_items(path, format_name, unique, reading)
     yield from usable(items, rejects, f"{path}: {LEFT_OUT}", path)
@@ -118,7 +118,10 @@ def document_items(
     unique: bool = True,
     reading: Reading = ANNOTATED,
 ) -> Iterator[Item]:
-    """Every document in its place, usable or not, and what is left out; of one id the first is usable if `unique`."""
+    """Yields every document, usable or not, and left-out annotations.
+
+    unique: only the first document of an id is usable.
+    """
     path = Path(path)
     name = format_name or format_of(path)
     if name not in READ:
@@ -148,10 +151,11 @@ def write_documents(
 
 @contextmanager
 def writing(path: Path | str, format_name: FormatName | None = None, rejects: Rejects | None = None) -> Iterator[Write]:
-    """Opens a file or folder of any format and gives the function that appends a document; it is whole or not there.
+    """Opens a file or folder of any format and gives the function that appends a document.
 
-    rejects: counts what was written, and documents that the format cannot hold; without it the first of these raises
-    RequestError.
+    The file appears at the end of the block, only if all went well.
+    rejects: counts written documents and those that the format cannot hold; without it the first of these raises
+        RequestError.
     """
     path = Path(path)
     name = check_written(path, format_name)
@@ -164,23 +168,23 @@ def writing(path: Path | str, format_name: FormatName | None = None, rejects: Re
 
 
 def check_written(path: Path, format_name: FormatName | None = None) -> WrittenName:
-    """The format of an output, by its name when not given.
+    """The format of an output: `format_name`, or by its suffix.
 
-    Raises RequestError for a format that is only read, and for a path that names no new file or folder of it.
+    Raises RequestError for a format that is only read, and for a path that names no new file or folder.
     """
     refuse_packed(path)
     name = format_name or format_of(path)
     if path.name in ("", "..") or (name == "brat" and path.is_symlink()):
         kind = "a new folder or an empty one" if name == "brat" else "a new file"
-        found = f"the symbolic link {path}" if path.is_symlink() else path
-        raise RequestError(f"output: expected {kind} for {name}, found {found}; name it by its own name")
+        target = f"the symbolic link {path}" if path.is_symlink() else path
+        raise RequestError(f"output: expected {kind} for {name}, found {target}; give its name")
     if name == "text" or name == "lines":
         raise RequestError(f"{path}: {name} is only read. Write one of {', '.join(WRITTEN)}.")
     return name
 
 
 def check_held(document: Document, name: WrittenName, rejects: Rejects | None = None) -> None:
-    """Counts in `rejects` whether the format `name` can hold `document`; without it, raises RequestError if not."""
+    """Counts in `rejects` if the format `name` can hold `document` or not; without it, raises RequestError if not."""
     append(document, writer_of(name).rendered, name, rejects)
 
 

@@ -1,7 +1,7 @@
 """Texts with entities or answers marked in colour: as pages of their own, and as HTML for a report.
 
-The colour-blind can distinguish the hues (after Okabe and Ito), and every mark bears a label as well: the type of
-its entity, or the number of its question.
+The hues are those of Okabe and Ito, which the colour-blind can distinguish; every mark also has a label: the type of an
+entity, or the number of a question.
 """
 
 from collections import Counter, defaultdict
@@ -27,11 +27,11 @@ VERDICTS = {
     "wrong_type": ("≠", "wrong type"),
     "wrong_both": ("↔≠", "wrong boundary and type"),
 }
-"""The sign and the meaning of each kind of pair in `ner.metrics`."""
+"""Sign and meaning of the kinds of pairs in `ner.metrics`."""
 HUES = 8
 FOLDER = Path(__file__).parent
 PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | {127: 0x2421}
-"""Control characters, which HTML cannot hold, as the pictures that Unicode has of them."""
+"""The pictures in Unicode of control characters, which HTML cannot hold."""
 
 Hues = Mapping[str, str]
 """The class of each type in the style sheet."""
@@ -49,13 +49,10 @@ class Highlight(NamedTuple):
 
 
 class MarkedEntity(NamedTuple):
-    """An entity, and how it compares with the gold or predicted one it is paired with, one of `VERDICTS`."""
+    """An entity with its verdict, one of `VERDICTS`, beside the gold or predicted entity of its pair."""
 
     entity: Entity
     verdict: str | None = None
-
-
-# HTML of a text
 
 
 def style() -> Markup:
@@ -63,7 +60,7 @@ def style() -> Markup:
 
 
 def marked(text: str, marks: Sequence[Highlight]) -> Markup:
-    """The text as a paragraph of HTML with `marks` in it; where they overlap, the first of them gives the colour."""
+    """The text as a paragraph of HTML with `marks`; where they overlap, the first one gives the colour."""
     borders = sorted({0, len(text), *(border for mark in marks for border in mark[:2])})
     beginning: defaultdict[int, dict[int, Highlight]] = defaultdict(dict)
     for number, mark in enumerate(marks):
@@ -77,12 +74,12 @@ def marked(text: str, marks: Sequence[Highlight]) -> Markup:
 
 
 def _part(text: str, start: int, end: int, over: Sequence[Highlight]) -> Markup:
-    """The characters [start, end), all of which the same marks cover."""
+    """The characters [start, end), which the marks `over` cover."""
     inside = shown(text[start:end])
     if not over:
         return inside
-    anchors_here = [mark.anchor for mark in over if mark.anchor and mark.start == start]
-    anchors = [Markup('<span class="anchor" id="{}"></span>').format(anchor) for anchor in anchors_here]
+    names = [mark.anchor for mark in over if mark.anchor and mark.start == start]
+    anchors = [Markup('<span class="anchor" id="{}"></span>').format(name) for name in names]
     classes = [over[0].classes, *(["shared"] if len(over) > 1 else []), *(["joined"] if over[0].start < start else [])]
     labels = [mark.label for mark in over if mark.end == end and mark.label]
     label = Markup(' data-label="{}"').format(", ".join(labels)) if labels else Markup()
@@ -92,19 +89,19 @@ def _part(text: str, start: int, end: int, over: Sequence[Highlight]) -> Markup:
 
 
 def shown(text: str) -> Markup:
-    """The text as HTML holds it, control characters as pictures of them."""
+    """The text escaped for HTML, with pictures of control characters."""
     return escape(text.replace("\r\n", "\n").translate(PICTURES))
 
 
 def percent(probability: float) -> str:
-    """`93 %`; what is almost nothing or almost certain is not called 0 or 100."""
+    """A probability as `93 %`; only exact 0 and 1 are `0 %` and `100 %`."""
     if 0 < probability < 0.01:
         return "< 1 %"
     return "> 99 %" if 0.99 < probability < 1 else f"{probability:.0%}".replace("%", " %")
 
 
 def render(template: Path, **values: object) -> str:
-    """The page of a template, which may extend those beside this module."""
+    """The page of a template, which may extend the templates beside this module."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -115,13 +112,10 @@ def render(template: Path, **values: object) -> str:
     return environment.get_template(template.name).render(style=style(), **values)
 
 
-# Entities
-
-
 def hues_of(types: Iterable[str]) -> dict[str, str]:
-    """A hue for each type, the same whatever order they come in; from the ninth on they repeat, underlined twice."""
+    """A hue for each type, in any order of the types; from the ninth on they repeat, underlined twice."""
     numbered = enumerate(sorted(set(types)))
-    return {name: f"hue-{place % HUES}{' again' if place >= HUES else ''}" for place, name in numbered}
+    return {name: f"hue-{number % HUES}{' again' if number >= HUES else ''}" for number, name in numbered}
 
 
 def marked_entities(text: str, entities: Sequence[MarkedEntity], hues: Hues) -> Markup:
@@ -139,8 +133,8 @@ def _entity_mark(entity: Entity, verdict: str | None, hues: Hues) -> Highlight:
 def legend(entities: Iterable[MarkedEntity], hues: Hues) -> Markup:
     """The types with their hues and counts, and the verdicts with their signs and counts."""
     listed = list(entities)
-    types = Counter(each.entity.type for each in listed)
-    verdicts = Counter(each.verdict for each in listed if each.verdict)
+    types = Counter(marked_entity.entity.type for marked_entity in listed)
+    verdicts = Counter(marked_entity.verdict for marked_entity in listed if marked_entity.verdict)
     rows = [
         Markup('<li><mark class="{}">{}</mark><b>{:,}</b></li>').format(hue, name or "entity", types[name])
         for name, hue in hues.items()
@@ -155,7 +149,7 @@ def legend(entities: Iterable[MarkedEntity], hues: Hues) -> Markup:
 
 @contextmanager
 def _open_page(path: Path, check: Callable[[Document], None]) -> Iterator[Write]:
-    """A page of documents, named after its file; it is drawn when all are there."""
+    """Opens a page of documents, named after its file, which is written when the block ends."""
     documents: list[Document] = []
 
     def write(document: Document) -> None:
@@ -176,10 +170,11 @@ def check(document: Document) -> None:
 
 
 def entity_page(documents: Iterable[Document], title: str) -> str:
+    """The page of `documents`, an article for each."""
     listed = [(document, [MarkedEntity(entity) for entity in document.entities]) for document in documents]
-    everything = [each for _, found in listed for each in found]
-    hues = hues_of(each.entity.type for each in everything)
-    articles = [(document.id, marked_entities(document.text, found, hues)) for document, found in listed]
+    everything = [entity for _, entities in listed for entity in entities]
+    hues = hues_of(marked_entity.entity.type for marked_entity in everything)
+    articles = [(document.id, marked_entities(document.text, entities, hues)) for document, entities in listed]
     return render(
         FOLDER / "entities.html.jinja",
         title=title,

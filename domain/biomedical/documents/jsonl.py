@@ -1,8 +1,8 @@
 """JSONL: a document in each line, `{"id", "text", "entities": [{"start", "end", "type", "text", "confidence"}]}`.
 
-It holds everything of a document; `identifier`, `fragments` (of a discontinuous entity), `passages` and `sentences`
-are written where there are any. Other keys are ignored or, on request, kept. A document without `entities` that has
-spans under another key is unusable. One without `id` is named by its line.
+It holds all of a document; `identifier`, `fragments` (of a discontinuous entity), `passages` and `sentences` are
+optional. Other keys are ignored, or kept on request. A document without `entities` that has spans under another key is
+unusable. Without `id` its line number is its id.
 
 Raw text is read here too: a file or a folder of `.txt` files, each a document; or a document in each line.
 """
@@ -48,7 +48,7 @@ class _JsonEntity(Shape):
     def entity(self) -> Entity:
         start, end, fragments = joined(self.fragments or [(self.start, self.end)])
         if (start, end) != (self.start, self.end):
-            fragments = self.fragments or ()  # which checking the document refuses
+            fragments = self.fragments or ()  # check_document refuses these
         return Entity(self.start, self.end, self.type, self.confidence, self.identifier, fragments)
 
 
@@ -81,20 +81,20 @@ def read(path: Path, reading: Reading = ANNOTATED) -> Iterator[Item]:
 
 
 def _document(row: Record, only_text: bool) -> Document:
-    """The document in a line. Raises Rejected for one that is not sound."""
-    found = parsed(_JsonText if only_text else _JsonDocument, row.values[0])
+    """The document in a line. Raises Rejected for an invalid one."""
+    value = parsed(_JsonText if only_text else _JsonDocument, row.values[0])
     entities, misplaced = tuple[Entity, ...](), tuple[Misplaced, ...]()
-    if isinstance(found, _JsonDocument):
-        if found.entities is None:
-            refuse_spans(found, SHAPE)
-        annotations = [Annotation(each.entity(), each.text, row.file, row.line) for each in found.entities or ()]
-        entities, misplaced = placed(found.text, annotations)
+    if isinstance(value, _JsonDocument):
+        if value.entities is None:
+            refuse_spans(value, SHAPE)
+        annotations = [Annotation(entity.entity(), entity.text, row.file, row.line) for entity in value.entities or ()]
+        entities, misplaced = placed(value.text, annotations)
     document = Document(
-        str(row.line if found.id is None else found.id),
-        found.text,
+        str(row.line if value.id is None else value.id),
+        value.text,
         entities,
-        found.passages or (),
-        found.sentences or (),
+        value.passages or (),
+        value.sentences or (),
         row.file,
         row.line,
         misplaced,
@@ -109,18 +109,18 @@ def _fields(row: Record, names: Sequence[str]) -> dict[str, Any]:
 
 
 def read_text_files(path: Path, _: Reading = ANNOTATED) -> Iterator[Item]:
-    """A document for each file, named after it; to the character, line ends included."""
-    files = [each["txt"] for each in brat_files(path).values() if "txt" in each] if path.is_dir() else [path]
+    """Streams a document for each file, named after it, with its line ends."""
+    files = [kinds["txt"] for kinds in brat_files(path).values() if "txt" in kinds] if path.is_dir() else [path]
     for number, file in enumerate(files, 1):
-        place = file_in(path, number, file)
+        shown = file_in(path, number, file)
         try:
-            yield Document(name_of(file), whole_text(file), file=place, line=1)
+            yield Document(name_of(file), whole_text(file), file=shown, line=1)
         except Rejected as fault:
-            yield fault.at(place, 1)
+            yield fault.at(shown, 1)
 
 
 def read_text_lines(path: Path, _: Reading = ANNOTATED) -> Iterator[Item]:
-    """A document for each line that is not blank, named by its number."""
+    """Streams a document for each line that is not blank, named by its number."""
     for row in numbered_lines(path):
         if isinstance(row, Rejected):
             yield row
@@ -128,17 +128,15 @@ def read_text_lines(path: Path, _: Reading = ANNOTATED) -> Iterator[Item]:
             yield Document(str(row.line), row.values[0], file=row.file, line=row.line)
 
 
-# Writing
-
 DOCUMENT_KEYS = ("id", "text", "entities", "passages", "sentences")
 ENTITY_KEYS = ("start", "end", "type", "text", "confidence", "identifier", "fragments")
 
 
 def jsonl_line(document: Document) -> str:
-    """The line of a document with everything in it, its end included."""
+    """The line of a document with everything in it, and the line break."""
     value: dict[str, Any] = {"id": document.id, "text": document.text}
     value["entities"] = [
-        {key: found for key in ENTITY_KEYS if (found := getattr(entity, key)) not in (None, ())}
+        {key: field for key in ENTITY_KEYS if (field := getattr(entity, key)) not in (None, ())}
         for entity in document.entities
     ]
     if document.passages:

@@ -1,7 +1,7 @@
 """PubTator: `id|t|title`, `id|a|abstract`, then a line for each entity: id, start, end, text, type and identifier.
 
-Offsets run over the title, one space and the abstract, which together are the text. Relations are left out.
-An entity without identifier has `-` in its place: lines of five fields are relations to other readers.
+The text is the title, one space and the abstract; offsets count its characters. Relations are left out.
+`-` stands for a missing identifier, as other readers take lines of five fields for relations.
 """
 
 import re
@@ -26,9 +26,9 @@ TITLE, ABSTRACT = "title", "abstract"
 
 
 def read(path: Path, reading: Reading = ANNOTATED) -> Iterator[Item]:
-    """Streams the documents of a file, each with the annotations below it, whether blank lines come before them or not.
+    """Streams the documents of a file, each with the annotations below it, also after blank lines.
 
-    A document some of whose annotations stand below another one is unusable; a pass over the file finds these.
+    A document with annotations below another document is unusable; a first pass over the file finds these.
     """
     apart = set[str]() if reading.only_text else _apart(path)
     for block in _blocks(path):
@@ -36,8 +36,9 @@ def read(path: Path, reading: Reading = ANNOTATED) -> Iterator[Item]:
 
 
 def _blocks(path: Path) -> Iterator[list[Record | Rejected]]:
-    """The lines of each document that are not blank. A title begins one; so does an abstract, or a line that cannot be
-    read, after a blank line.
+    """The lines of each document, without blank ones.
+
+    A title begins a document; so does, after a blank line, an abstract or an unreadable line.
     """
     block, is_after_blank = list[Record | Rejected](), False
     for row in numbered_lines(path):
@@ -57,19 +58,22 @@ def _blocks(path: Path) -> Iterator[list[Record | Rejected]]:
 
 
 def _apart(path: Path) -> set[str]:
-    """The ids at the beginnings of annotations that stand below another document, or below none."""
+    """The ids of annotations that are below another document, or below none."""
     names = set[str]()
     for block in _blocks(path):
         texts = [row.values[0] for row in block if isinstance(row, Record)]
         title = PART.match(texts[0]) if texts else None
-        own = title[1] if title and title[2] == "t" else None
+        document = title[1] if title and title[2] == "t" else None
         annotations = (text.partition("\t") for text in texts if "\t" in text)
-        names.update(name for name, _, _ in annotations if name != own and "|" not in name)
+        names.update(name for name, _, _ in annotations if name != document and "|" not in name)
     return names
 
 
 def _items(block: Sequence[Record | Rejected], file: str, apart: Container[str], reading: Reading) -> Iterator[Item]:
-    """The document in the lines of `block`, and what is left out of it. apart: of which annotations are elsewhere."""
+    """The document in the lines of `block`, and its annotations that are left out.
+
+    apart: ids of documents with annotations elsewhere.
+    """
     lines = [row for row in block if isinstance(row, Record)]
     if len(lines) < len(block):
         yield next(row for row in block if isinstance(row, Rejected))
@@ -95,7 +99,7 @@ def _items(block: Sequence[Record | Rejected], file: str, apart: Container[str],
 
 
 def _heading(lines: Sequence[str]) -> tuple[str, str, tuple[Passage, ...]]:
-    """Id, text and passages of a document; one without abstract ends with its title."""
+    """Id, text and passages of a document; without an abstract the text ends with the title."""
     title, abstract = [*map(PART.fullmatch, lines), None][:2]
     if title is None or title[2] != "t":
         raise Rejected("no title line", "expected id|t|title where a document begins")
@@ -110,7 +114,7 @@ def _heading(lines: Sequence[str]) -> tuple[str, str, tuple[Passage, ...]]:
 
 
 def _is_entity(fields: Sequence[str], name: str, number: int) -> bool:
-    """Whether a line is of an entity or of a relation. Raises Rejected when it is neither."""
+    """True for the line of an entity, False for that of a relation. Raises Rejected for any other line."""
     if len(fields) == 1 or HEADING.match(fields[0]):
         expected = f"line {number:,}: expected id|t|title, id|a|abstract, or an annotation with tabs between its fields"
         raise Rejected("a line that is neither title, abstract nor annotation", expected)
@@ -122,16 +126,14 @@ def _is_entity(fields: Sequence[str], name: str, number: int) -> bool:
     if len(fields) < 5:
         raise Rejected("an annotation with too few fields", f"{expected}; is the file cut off here?")
     if not all(OFFSET.fullmatch(field) for field in fields[1:3]):
-        raise Rejected(IMPOSSIBLE, f"{expected}, start and end in digits alone")
+        raise Rejected(IMPOSSIBLE, f"{expected}, start and end in digits")
     if not fields[4]:
         raise Rejected("an entity without a type", expected)
     return True
 
 
-# Writing
-
 LINE_BREAKS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
-"""What some reader takes for the end of a line, `str.splitlines` for example."""
+"""Characters that some reader takes for the end of a line, such as `str.splitlines`."""
 LINE_BREAK = re.compile(rf"\r\n|[{LINE_BREAKS}]")
 PUBTATOR_ID = re.compile(rf"[^|\t\0\ufeff{LINE_BREAKS}]+")
 NO_PUBTATOR_FIELD = re.compile(rf"[\t\0{LINE_BREAKS}]")
@@ -139,7 +141,7 @@ NO_PUBTATOR_FIELD = re.compile(rf"[\t\0{LINE_BREAKS}]")
 
 @contextmanager
 def _open_file(path: Path, rendered: Callable[[Document], str]) -> Iterator[Write]:
-    """A file of documents, with a blank line after each. Logs how many line breaks became spaces."""
+    """Opens a file of documents with a blank line after each. Logs the number of line breaks that became spaces."""
     line_breaks: list[int] = []  # of each document
     with open_text_file(path, rendered) as write:
 
@@ -156,14 +158,17 @@ def _open_file(path: Path, rendered: Callable[[Document], str]) -> Iterator[Writ
 
 
 def render(document: Document) -> str:
-    """The lines of a document, its line breaks as spaces of the same length. Raises Rejected if they cannot hold it."""
+    """The lines of a document, its line breaks as spaces of the same length.
+
+    Raises Rejected for a document that they cannot hold.
+    """
     check_contiguous(document, "a line")
     if not PUBTATOR_ID.fullmatch(document.id):
         raise Rejected("an id that no line can hold", "an empty one, or one with |, a tab or a line break in it")
     if "\0" in document.text:
         raise Rejected("NUL in the text", "no line can hold it")
-    text = LINE_BREAK.sub(lambda found: " " * len(found[0]), document.text)
-    title, abstract = _divided(replace(document, text=text))
+    text = LINE_BREAK.sub(lambda match: " " * len(match[0]), document.text)
+    title, abstract = _title_and_abstract(replace(document, text=text))
     lines = [f"{document.id}|t|{title}", f"{document.id}|a|{abstract}"]
     for entity in document.entities:
         fields = [text[entity.start : entity.end], entity.type, entity.identifier or NO_IDENTIFIER]
@@ -173,8 +178,8 @@ def render(document: Document) -> str:
     return "\n".join([*lines, "", ""])
 
 
-def _divided(document: Document) -> tuple[str, str]:
-    """Title and abstract where the document has these two with one space between them, else all of it as the title."""
+def _title_and_abstract(document: Document) -> tuple[str, str]:
+    """Title and abstract of a document that has these two with one space between them; else the text and nothing."""
     text = document.text
     if [passage.kind for passage in document.passages] == [TITLE, ABSTRACT]:
         title, abstract = document.passages

@@ -1,4 +1,4 @@
-"""What makes a document sound: text that is whole, offsets that can be, and entities whose text is at their offsets."""
+"""Validation of documents: UTF-8 text, possible offsets, and mentions that are the text at their offsets."""
 
 import re
 import zlib
@@ -19,12 +19,12 @@ MISALIGNED = "an entity whose text is not at its offsets"
 OUTSIDE_PASSAGE = "an entity outside of its passage"
 MISPLACED = (MISALIGNED, IMPOSSIBLE, OUTSIDE_PASSAGE)
 STRAY_SPACE = "a tag or type with a stray space"
-NO_TYPE = MISSING_WORDS - {"NA"}  # which may be the name of a type
+NO_TYPE = MISSING_WORDS - {"NA"}  # NA may be the name of a type
 LINE_BREAK = re.compile(r"\s*[\r\n]\s*")
 
 
 def whole_text(path: Path) -> str:
-    """The text of a file, to the character: line ends and a byte order mark stay. Raises Rejected if not UTF-8."""
+    """The text of a file, with its line ends and byte order mark. Raises Rejected if it is not UTF-8, or damaged."""
     try:
         with open_input(str(path)) as stream:
             content = stream.read(LONGEST_LINE + 1)
@@ -33,17 +33,17 @@ def whole_text(path: Path) -> str:
             return content.decode()
     except UnicodeDecodeError as error:
         name = "FILE" if is_sensitive() else str(path)  # it may be an id
-        place = f"byte {error.start:,} of the file, counted from 0"
-        raise Rejected(NOT_UTF8, place + conversion_hint(name, error.object)) from None
+        position = f"byte {error.start:,} of the file, counted from 0"
+        raise Rejected(NOT_UTF8, position + conversion_hint(name, error.object)) from None
     except (EOFError, OSError, zlib.error) as error:
         raise Rejected("a file that is cut off or damaged", type(error).__name__) from None
 
 
 class Annotation(NamedTuple):
-    """An entity as a file has it.
+    """An entity as it is in a file.
 
-    mention: its text, which must be at its offsets; None where the file does not give it.
-    within: the passage that it stands in and must not leave.
+    mention: its text, which must be at its offsets; None if the file has none.
+    within: the passage that it must not leave.
     """
 
     entity: Entity
@@ -54,15 +54,18 @@ class Annotation(NamedTuple):
 
 
 def placed(text: str, annotations: Iterable[Annotation]) -> tuple[tuple[Entity, ...], tuple[Misplaced, ...]]:
-    """The entities that are where they should be, and those that are not. Raises Rejected for stray spaces in types."""
-    sound, misplaced = list[Entity](), list[Misplaced]()
-    for each in annotations:
-        check_type(each.entity)
-        if reason := _fault_of(text, each):
-            misplaced.append(Misplaced(each.entity, reason, each.file, each.line))
+    """Splits entities into those at right and those at wrong offsets. Raises Rejected for types that are none.
+
+    In `No gout`, (3, 7, gout) is right; (4, 8, gout) and (3, 7, flu) are misplaced.
+    """
+    entities, misplaced = list[Entity](), list[Misplaced]()
+    for annotation in annotations:
+        check_type(annotation.entity)
+        if reason := _fault_of(text, annotation):
+            misplaced.append(Misplaced(annotation.entity, reason, annotation.file, annotation.line))
         else:
-            sound.append(each.entity)
-    return tuple(sound), tuple(misplaced)
+            entities.append(annotation.entity)
+    return tuple(entities), tuple(misplaced)
 
 
 def _fault_of(text: str, annotation: Annotation) -> str | None:
@@ -85,7 +88,7 @@ def check_type(entity: Entity) -> None:
 
 
 def check_document(document: Document) -> None:
-    """Raises Rejected for impossible offsets of entities, passages or tokens, and for what no file can hold."""
+    """Raises Rejected for impossible offsets of entities, passages or tokens, and for invalid Unicode."""
     length, end = len(document.text), 0
     impossible = [entity for entity in document.entities if not _is_inside(entity, length)]
     _refuse_any(impossible, IMPOSSIBLE, document.entities)
@@ -95,7 +98,7 @@ def check_document(document: Document) -> None:
         raise Rejected("passages with offsets that cannot be", f"expected start and end from 0 to {length:,}")
     for token in chain.from_iterable(document.sentences):
         if not end <= token[0] < token[1] <= length:
-            expected = f"expected each behind the one before, the last one's end at {length:,} at most"
+            expected = f"expected tokens one behind the other, the last one's end at {length:,} at most"
             raise Rejected(
                 "tokens with offsets that cannot be", f"the first at {token[0]:,} to {token[1]:,}; {expected}"
             )
@@ -106,22 +109,23 @@ def check_document(document: Document) -> None:
         raise Rejected("not valid Unicode", "half of a surrogate pair") from None
 
 
-def _refuse_any(found: Sequence[Entity], reason: str, entities: Sequence[Entity], why: str = "") -> None:
-    if found:
-        first = f"the first at {found[0].start:,} to {found[0].end:,}"
-        raise Rejected(reason, f"{len(found):,} of {len(entities):,} entities, {first}{why}")
+def _refuse_any(wrong: Sequence[Entity], reason: str, entities: Sequence[Entity], detail: str = "") -> None:
+    if wrong:
+        first = f"the first at {wrong[0].start:,} to {wrong[0].end:,}"
+        raise Rejected(reason, f"{len(wrong):,} of {len(entities):,} entities, {first}{detail}")
 
 
-def check_contiguous(document: Document, kept_by: str) -> None:
-    """Raises Rejected for discontinuous entities, which `kept_by` cannot hold."""
+def check_contiguous(document: Document, holder: str) -> None:
+    """Raises Rejected for discontinuous entities, which `holder`, a tag for example, cannot represent."""
     broken = [entity for entity in document.entities if entity.fragments]
-    _refuse_any(broken, "a discontinuous entity", document.entities, f"; {kept_by} holds spans")
+    _refuse_any(broken, "a discontinuous entity", document.entities, f"; {holder} holds spans")
 
 
 def joined(spans: Iterable[Span], text: str = "") -> tuple[int, int, tuple[Span, ...]]:
-    """Start, end and fragments of an entity that covers `spans`, which come in any order; those that touch become one.
+    """Start, end and fragments of an entity of `spans`, in any order; spans that touch become one.
 
-    text: where a format ends a fragment with each line, the text; what it has on several lines then becomes one too.
+    [(9, 15), (0, 4), (4, 6)] gives (0, 15, ((0, 6), (9, 15))), and [(0, 4)] gives (0, 4, ()).
+    text: of a format that ends a fragment with each line; spans that only a line break divides then become one, too.
     """
     merged: list[Span] = []
     for start, end in sorted(spans):
@@ -139,8 +143,7 @@ def _is_inside(entity: Entity, length: int) -> bool:
 
 
 def _matches(text: str, entity: Entity, mention: str) -> bool:
-    """Whether `mention` is the text of the entity; line breaks may have become a space, as in formats of lines."""
-    whole, *found = (
-        re.sub(r"\s+", " ", each) for each in (mention, entity.in_text(text).text, text[entity.start : entity.end])
-    )
-    return whole in found
+    """True if `mention` is the text of the entity; line breaks may be spaces, as in formats of lines."""
+    texts = mention, entity.in_text(text).text, text[entity.start : entity.end]
+    spaced, *possible = (re.sub(r"\s+", " ", version) for version in texts)
+    return spaced in possible

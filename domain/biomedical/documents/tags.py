@@ -18,7 +18,7 @@ OF_BILOU = {"L": "E", "U": "S"}
 OUTSIDE = "O"
 PREFIXES: dict[FileScheme, str] = {"IOB2": "BI", "IOBES": "BIES", "IOB1": "BI", "BILOU": "BILU"}
 OPENING = {"B", "S"}
-"""What an entity may begin with; `I` and `E` continue one."""
+"""Prefixes that begin an entity; `I` and `E` continue one."""
 
 
 class TokenSpan(NamedTuple):
@@ -46,22 +46,20 @@ def is_tag(tag: str, scheme: FileScheme) -> bool:
 
 
 def has_stray_space(tag: str) -> bool:
-    """Whether there is white space around a tag or its type."""
+    """True if there is white space around a tag or its type."""
     return any(part != part.strip() for part in (tag, *split_tag(tag)))
 
 
 def labels(types: Iterable[str], scheme: Scheme = "IOB2") -> list[str]:
     """`O`, and the tags of each type in the order of `types`."""
-    return [OUTSIDE, *(join_tag(prefix, each) for each in types for prefix in PREFIXES[scheme])]
-
-
-def types_of(tags: Iterable[str]) -> list[str]:
-    """The types that occur in `tags`, sorted."""
-    return sorted({split_tag(tag)[1] for tag in tags if tag != OUTSIDE})
+    return [OUTSIDE, *(join_tag(prefix, name) for name in types for prefix in PREFIXES[scheme])]
 
 
 def follows(tag: str, previous: str, scheme: Scheme = "IOB2") -> bool:
-    """Whether `tag` may follow `previous`; `O` also represents the beginning and the end of a sentence."""
+    """True if `tag` may follow `previous`; `O` also represents the beginning and the end of a sentence.
+
+    In IOB2 `I-X` follows `B-X` and `I-X`, but neither `O` nor `B-Y`; in IOBES only `I-X` and `E-X` follow `B-X`.
+    """
     prefix, entity_type = split_tag(tag)
     before, type_before = split_tag(previous)
     is_open = before in ("B", "I")
@@ -71,36 +69,34 @@ def follows(tag: str, previous: str, scheme: Scheme = "IOB2") -> bool:
 
 
 def illegal_places(tags: Sequence[str], scheme: Scheme = "IOB2") -> list[int]:
-    """Where `tags` break the scheme: positions of tags that may not follow the one before.
+    """Positions of the tags that may not follow the one before: `O I-X B-X I-Y` has [1, 3].
 
-    An entity that the sentence leaves open (IOBES) counts at the last tag.
+    An entity that is open at the end of the sentence (IOBES) counts at the last tag.
     """
-    places = [
-        place for place, tag in enumerate(tags) if not follows(tag, tags[place - 1] if place else OUTSIDE, scheme)
-    ]
-    left_open = bool(tags) and not follows(OUTSIDE, tags[-1], scheme)
-    return sorted({*places, len(tags) - 1}) if left_open else places
+    illegal = [at for at, (before, tag) in enumerate(pairwise([OUTSIDE, *tags])) if not follows(tag, before, scheme)]
+    is_open = bool(tags) and not follows(OUTSIDE, tags[-1], scheme)
+    return sorted({*illegal, len(tags) - 1}) if is_open else illegal
 
 
 def spans_of(tags: Sequence[str], scheme: Scheme = "IOB2") -> list[TokenSpan]:
-    """The entities of `tags`, strictly: opened as the scheme opens them, and in IOBES closed so too.
+    """The entities of `tags`, strictly: they begin, and in IOBES end, as the scheme says.
 
-    Of an illegal sequence only what is whole counts: `O I-X` holds no entity, `B-X I-Y` is one of type X.
+    An illegal sequence has only its whole entities: `O I-X` has none, `B-X I-Y` one of type X.
     """
     spans: list[TokenSpan] = []
     start: int | None = None
-    for place, tag in enumerate([*tags, OUTSIDE]):
+    for at, tag in enumerate([*tags, OUTSIDE]):
         prefix, entity_type = split_tag(tag)
         continues = start is not None and prefix in ("I", "E") and entity_type == split_tag(tags[start])[1]
         if start is not None and not continues:
             if scheme == "IOB2":
-                spans.append(TokenSpan(start, place, split_tag(tags[start])[1]))
+                spans.append(TokenSpan(start, at, split_tag(tags[start])[1]))
             start = None
         if prefix == "S" or (continues and prefix == "E"):
-            spans.append(TokenSpan(place if start is None else start, place + 1, entity_type))
+            spans.append(TokenSpan(at if start is None else start, at + 1, entity_type))
             start = None
         elif prefix == "B":
-            start = place
+            start = at
     return spans
 
 
@@ -139,12 +135,12 @@ def tags_of(
 
 
 def scheme_of_tags(tags: Iterable[str]) -> FileScheme:
-    """The scheme of a file's tags, sentence after sentence with an `O` between them: that with the fewest illegal ones.
+    """The scheme with the fewest illegal tags in a file: tags of all sentences, with an `O` between two sentences.
 
-    Of several the first in the order of `SCHEMES`.
+    Of several the first in the order of `SCHEMES`. `O I-X B-X` is IOB1, `B-X L-X` BILOU, `B-X I-X` IOB2.
     """
-    known = (tag if is_tag(tag, "BILOU") or is_tag(tag, "IOBES") else "" for tag in tags)
-    pairs = Counter(pairwise(chain([OUTSIDE], known, [OUTSIDE])))
+    known_tags = (tag if is_tag(tag, "BILOU") or is_tag(tag, "IOBES") else "" for tag in tags)
+    pairs = Counter(pairwise(chain([OUTSIDE], known_tags, [OUTSIDE])))
     return min(
         SCHEMES,
         key=lambda scheme: sum(count for pair, count in pairs.items() if not _may_follow(*pair, scheme)),
@@ -152,7 +148,7 @@ def scheme_of_tags(tags: Iterable[str]) -> FileScheme:
 
 
 def _may_follow(before: str, tag: str, scheme: FileScheme) -> bool:
-    """Whether the scheme has `tag`, and has it after `before`. IOB1 has a B where it divides two of a type alone."""
+    """True if the scheme has `tag`, and allows it after `before`; IOB1 has B only between two entities of one type."""
     if not is_tag(tag, scheme):
         return False
     before = before if is_tag(before, scheme) else OUTSIDE
@@ -164,7 +160,7 @@ def _may_follow(before: str, tag: str, scheme: FileScheme) -> bool:
 
 
 def rewritten(tags: Sequence[str], scheme: FileScheme) -> tuple[str, ...]:
-    """Tags of a file in `NORMALIZED_SCHEME[scheme]`; illegal ones stay illegal."""
+    """The tags of a file in `NORMALIZED_SCHEME[scheme]`; illegal ones stay illegal."""
     if scheme == "IOB1":
         pairs = zip(tags, [OUTSIDE, *tags], strict=False)
         return tuple(tag.replace("I", "B", 1) if _begins_with_i(tag, before) else tag for tag, before in pairs)
@@ -174,6 +170,6 @@ def rewritten(tags: Sequence[str], scheme: FileScheme) -> tuple[str, ...]:
 
 
 def _begins_with_i(tag: str, before: str) -> bool:
-    """Whether an entity begins with the `I` of `tag`: the tag before it is of no entity or of another type."""
+    """True if `tag` is an `I` that begins an entity: the tag before it is of no entity or of another type."""
     prefix, entity_type = split_tag(tag)
     return prefix == "I" and (before == OUTSIDE or split_tag(before)[1] != entity_type)

@@ -1,4 +1,4 @@
-"""The parts of writing that formats share: text files that are whole or not there, and refusals of documents."""
+"""Writing that formats share: text files that appear only when complete, and refusals of documents."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -22,7 +22,7 @@ Write = Callable[[Document], None]
 def open_text_file(
     path: Path, rendered: Callable[[Document], str], head: str = "", between: str = "", tail: str = ""
 ) -> Iterator[Write]:
-    """A new text file of rendered documents, whole or not there, with `between` two of them."""
+    """Opens a new text file of rendered documents, with `between` two of them; it appears only when complete."""
     with atomic_write(path) as building, building.open("w", encoding="utf-8", newline="\n") as file:
         file.write(head)
         separators = iter([""])
@@ -36,9 +36,9 @@ def open_text_file(
 
 
 class Writer(NamedTuple):
-    """A format's writer.
+    """The writer of a format.
 
-    rendered: the text of a document; raises Rejected for one that the format cannot hold.
+    rendered: gives the text of a document; raises Rejected for one that the format cannot hold.
     opened: opens a new file of the format with `rendered`, and gives the function that appends a document.
     """
 
@@ -47,18 +47,18 @@ class Writer(NamedTuple):
 
 
 def append(document: Document, write: Callable[[Document], object], name: str, rejects: Rejects | None) -> None:
-    """Passes a document to `write`; `rejects` counts it, and without it one that format `name` cannot hold is an error.
+    """Passes a document to `write`; `rejects` counts it.
 
-    Raises RequestError for such a document.
+    Without `rejects` a document that format `name` cannot hold raises RequestError.
     """
     try:
         check_document(document)
         write(document)
     except Rejected as fault:
         if rejects is None:
-            place = f"{document.file}, line {document.line:,}" if document.file else "documents"
+            source = f"{document.file}, line {document.line:,}" if document.file else "documents"
             raise RequestError(
-                f"{place}: {name} cannot hold document {shown_id(document.id)!r}: {fault.reason}{fault.note}. "
+                f"{source}: {name} cannot hold document {shown_id(document.id)!r}: {fault.reason}{fault.note}. "
                 "Write it in a format that can, JSONL for example."
             ) from None
         file, record = document.file, shown_id(document.id)

@@ -1,4 +1,4 @@
-"""Annotated files to sentences of tokens with tags, for training, scoring and checking; no gold entity is lost."""
+"""Sentences with gold entities from annotated files, for training, scoring and checking; no gold entity is lost."""
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -56,18 +56,18 @@ DISCONTINUOUS, BLANK, INSIDE_WORD, NESTED = (
     "nested or overlaps",
 )
 BEYOND_TAGS = (NESTED, DISCONTINUOUS, BLANK, INSIDE_WORD)
-"""Why tags cannot represent an entity."""
+"""Reasons why tags cannot represent an entity."""
 
 
 class Doubtful(NamedTuple):
-    """An entity of a document that is not trained on as it stands, and why."""
+    """An entity that is not trained on as it is in its document, with the reason."""
 
     reason: str
     entity: Entity
 
 
 class AnnotatedRecord(NamedTuple):
-    """What is used or rejected as a whole: a sentence of CoNLL or a document of another format, and its examples.
+    """A sentence of CoNLL or a document of another format, used or rejected as a whole, with its examples.
 
     doubtful: entities of a document that are changed, or that tags cannot represent.
     """
@@ -85,10 +85,12 @@ def annotated_records(
     illegal: Collection[Scheme] = ("IOB2", "IOBES"),
     reading: Reading = ANNOTATED,
 ) -> Iterator[AnnotatedRecord | Rejected]:
-    """Every sentence or document of a file in its place, usable or not.
+    """Yields every sentence or document of a file, usable or not, in the order of the file.
 
-    columns: of CoNLL. Raises RequestError for other ones than the usual, of a file of another format.
-    illegal: the schemes whose illegal tag sequences are usable all the same. reading: of documents.
+    columns: of CoNLL files.
+    illegal: schemes whose illegal tag sequences are usable.
+    reading: what is read of documents.
+    Raises RequestError for `columns` of a file of another format.
     """
     name = format_name or format_of(path)
     if name in CONLL:
@@ -117,51 +119,50 @@ def read_examples(
     drop_misplaced: bool = False,
     once: bool = False,
 ) -> list[Example]:
-    """The sentences of all `sources`.
+    """Reads the sentences of all `sources`.
 
-    rejects: counts the records that are used and those that cannot be; without it the first of these raises
-        RequestError.
-    only_legal: whether an illegal tag sequence cannot be used; a score reads it as seqeval does.
-    drop_misplaced: whether an entity at wrong offsets is left out, and counted, in place of its document.
-    once: whether of equal documents the first counts alone, as in training; a score is over all. Sentences of CoNLL
-        without documents stay, as short ones are often equal; they are warned of where they are many.
-    Raises RequestError where no sentence is left.
+    rejects: counts used and unusable records; without it the first unusable one raises RequestError.
+    only_legal: reject illegal tag sequences, as training does; otherwise those of IOB2 are used, as seqeval does.
+    drop_misplaced: leave out, and count, an entity at wrong offsets in place of its document.
+    once: use only the first of equal documents, as training does. Sentences of CoNLL without documents stay, as short
+        ones are often equal; many of them are logged.
+    Raises RequestError if no sentence is left.
     """
     reading = Reading(misplaced="drop" if drop_misplaced else "reject")
-    found = [list(_read(source, rejects, only_legal, reading)) for source in sources]
-    if not any(found):
+    examples = [list(_read(source, rejects, only_legal, reading)) for source in sources]
+    if not any(examples):
         if rejects is not None:
-            rejects.check()  # which knows what is wrong with them
+            rejects.check()  # gives the reasons
         files = ", ".join(str(source.path) for source in sources)
         raise RequestError(f"{files}: expected sentences with tags, found none that can be used")
-    of_documents = [(source.format or format_of(source.path)) not in CONLL for source in sources]
-    return _without_copies(found, of_documents, once)
+    has_documents = [(source.format or format_of(source.path)) not in CONLL for source in sources]
+    return _without_copies(examples, has_documents, once)
 
 
-def _without_copies(sources: Sequence[Sequence[Example]], of_documents: Sequence[bool], once: bool) -> list[Example]:
-    """The sentences of all sources, without documents that are copies if `once`; logs how many copies there are.
+def _without_copies(sources: Sequence[Sequence[Example]], has_documents: Sequence[bool], once: bool) -> list[Example]:
+    """The sentences of all sources, only once those of equal documents if `once`; logs the numbers of copies.
 
-    of_documents: of each source whether it has documents; in CoNLL one of a single sentence may be a sentence.
+    has_documents: false for a source of CoNLL, where a document of a single sentence may be just a sentence.
     """
-    seen, kept, counts, copies = set[int](), list[Example](), Counter[bool](), Counter[bool]()
+    seen, chosen, counts, copies = set[int](), list[Example](), Counter[bool](), Counter[bool]()
     groups = (
-        (list(group), has_documents)
-        for examples, has_documents in zip(sources, of_documents, strict=True)
+        (list(group), is_document)
+        for examples, is_document in zip(sources, has_documents, strict=True)
         for _, group in groupby(examples, key=attrgetter("document"))
     )
-    for sentences, has_documents in groups:
-        content = hash(tuple(each._replace(document="") for each in sentences))
-        is_sentence = len(sentences) == 1 and not has_documents
+    for sentences, is_document in groups:
+        content = hash(tuple(sentence._replace(document="") for sentence in sentences))
+        is_sentence = len(sentences) == 1 and not is_document
         counts[is_sentence] += 1
         copies[is_sentence] += content in seen
         if not (once and content in seen and not is_sentence):
-            kept += sentences
+            chosen += sentences
         seen.add(content)
     but = "and count once" if once else "and are scored each"
     log_copies(copies[False], counts[False], "documents", "with their entities", but)
     if copies[True] > MANY_COPIES * counts[True]:
         log_copies(copies[True], counts[True], "sentences", "with their tags", "and count each")
-    return kept
+    return chosen
 
 
 def _read(source: EntitySource, rejects: Rejects | None, only_legal: bool, reading: Reading) -> Iterator[Example]:
@@ -170,7 +171,7 @@ def _read(source: EntitySource, rejects: Rejects | None, only_legal: bool, readi
             f"{source.path}: expected annotated documents, found raw text, which has no entities. Give the file or "
             'folder that has them; if these are documents without entities, say `format = "text"`.'
         )
-    illegal: Sequence[Scheme] = () if only_legal else ("IOB2",)  # of IOBES there are no IOB2 tags to read
+    illegal: Sequence[Scheme] = () if only_legal else ("IOB2",)  # seqeval has no lenient reading of IOBES
     records = annotated_records(Path(source.path), source.format, Columns(*source.columns), illegal, reading)
     untaggable, changed = Counter[str](), Counter[str]()
     for record in usable(records, rejects, f"{source.path}: {LEFT_OUT}", source.path):
@@ -186,9 +187,9 @@ def _read(source: EntitySource, rejects: Rejects | None, only_legal: bool, readi
 
 
 def shared_documents(train: Iterable[Example], dev: Iterable[Example]) -> int:
-    """How many documents of `dev` have more than half of their sentences in one document of `train`.
+    """Counts the documents of `dev` that have more than half of their sentences in one document of `train`.
 
-    Documents of one sentence are none here: a file without documents, or with a sentence in each, names them so.
+    Documents of one sentence do not count: in a file without documents each sentence is one.
     """
     owners = dict[tuple[str, ...], set[str]]()
     for example in train:
@@ -196,13 +197,13 @@ def shared_documents(train: Iterable[Example], dev: Iterable[Example]) -> int:
     shared = 0
     for _, sentences in groupby(dev, key=lambda example: example.document):
         distinct = {example.tokens for example in sentences}
-        found = Counter(document for tokens in distinct for document in owners.get(tokens, ()))
-        shared += len(distinct) > 1 and max(found.values(), default=0) > len(distinct) / 2
+        counts = Counter(document for tokens in distinct for document in owners.get(tokens, ()))
+        shared += len(distinct) > 1 and max(counts.values(), default=0) > len(distinct) / 2
     return shared
 
 
 def tidied(document: Document, doubtful: list[Doubtful]) -> Document:
-    """The document with its entities each once and without white space at their ends; `doubtful` lists these."""
+    """The document with entities trimmed of white space and without repeated ones; `doubtful` takes both."""
     entities = dict[tuple[object, ...], Entity]()
     for entity in document.entities:
         text = document.text[entity.start : entity.end]
@@ -218,11 +219,12 @@ def tidied(document: Document, doubtful: list[Doubtful]) -> Document:
 
 
 def of_document(document: Document, doubtful: list[Doubtful] | None = None) -> Iterator[Example]:
-    """The sentences of a document: its own tokens, else the words of its sentences.
+    """Yields the sentences of a document, by its tokens, or else by the words of its text.
 
-    Entities are read as `tidied` gives them; `doubtful` takes these, and those that tags cannot represent.
-    An entity over two sentences makes them one. Entities behind the last word belong to the last sentence, which has no
-    words where the whole document has none.
+    `No gout. Fever?` with a disease at 3 to 7 gives `No gout .` with the entity (1, 2, disease), and `Fever ?`.
+    doubtful: takes the entities that `tidied` changes and those that tags cannot represent.
+    An entity over two sentences makes them one. Entities behind the last word belong to the last sentence, which is
+    empty in a document without words.
     """
     doubtful = [] if doubtful is None else doubtful
     document = tidied(document, doubtful)
@@ -240,11 +242,11 @@ def of_document(document: Document, doubtful: list[Doubtful] | None = None) -> I
 def _example(
     document: Document, words: Sequence[Span], entities: Sequence[Entity], doubtful: list[Doubtful]
 ) -> Example:
-    """A sentence with its entities, which come in the order of their starts, the longer one first."""
+    """A sentence with its entities, sorted by their starts, the longer one first."""
     spans: list[TokenSpan] = []
     untaggable: list[str] = []
-    starts = {word[0]: place for place, word in enumerate(words)}
-    ends = {word[1]: place + 1 for place, word in enumerate(words)}
+    starts = {word[0]: number for number, word in enumerate(words)}
+    ends = {word[1]: number for number, word in enumerate(words, 1)}
     for entity in entities:
         start, end = starts.get(entity.start), ends.get(entity.end)
         is_free = not spans or (start is not None and start >= spans[-1].end)
@@ -252,44 +254,46 @@ def _example(
             spans.append(TokenSpan(start, end, entity.type))
         else:
             untaggable.append(entity.type)
-            is_inside = BLANK if entity.text.isspace() else INSIDE_WORD if start is None or end is None else NESTED
-            doubtful.append(Doubtful(DISCONTINUOUS if entity.fragments else is_inside, entity))
+            reason = BLANK if entity.text.isspace() else INSIDE_WORD if start is None or end is None else NESTED
+            doubtful.append(Doubtful(DISCONTINUOUS if entity.fragments else reason, entity))
     tokens = tuple(document.text[start:end] for start, end in words)
     return Example(tokens, tuple(spans), document.id, tuple(untaggable))
 
 
 def divided_tokens(examples: Iterable[Example]) -> list[str]:
     """The tokens of entities that are not single words of raw text."""
-    return [token for each in examples for token in each.entity_tokens if not is_word(token)]
+    return [token for example in examples for token in example.entity_tokens if not is_word(token)]
 
 
 def divided_summary(divided: Sequence[str], in_entities: int) -> str:
-    """What a model that is trained on such tokens will miss; empty where there are none."""
+    """A warning that a model trained on such tokens misses entities; empty if there are none.
+
+    in_entities: the number of all tokens of entities.
+    """
     if not divided:
         return ""
-    found = f"{len(divided):,} of {in_entities:,} tokens of entities are not single words of raw text"
     return (
-        f"{found} ({shown_id(divided[0])} the first): the tagger splits these in raw text, and misses entities "
+        f"{len(divided):,} of {in_entities:,} tokens of entities are not single words of raw text "
+        f"({shown_id(divided[0])} the first): the tagger splits these in raw text, and misses entities "
         "with them; tokenize the training data as it does"
     )
 
 
 def types_in(examples: Sequence[Example]) -> list[str]:
     """The types of entities that occur, sorted."""
-    return sorted(
-        {kind for each in examples for kind in (*(span.type for span in each.lenient_entities), *each.untaggable)}
-    )
+    types = {span.type for example in examples for span in example.lenient_entities}
+    return sorted(types.union(*(example.untaggable for example in examples)))
 
 
 def of_types(examples: Sequence[Example], types: Sequence[str]) -> list[Example]:
-    """The same sentences with entities of `types` alone; all as they are where `types` is empty."""
+    """The same sentences with only entities of `types`; unchanged if `types` is empty."""
     if not types:
         return list(examples)
     return [
-        each._replace(
-            entities=tuple(span for span in each.entities if span.type in types),
-            untaggable=tuple(kind for kind in each.untaggable if kind in types),
-            unopened=tuple(span for span in each.unopened if span.type in types),
+        example._replace(
+            entities=tuple(span for span in example.entities if span.type in types),
+            untaggable=tuple(kind for kind in example.untaggable if kind in types),
+            unopened=tuple(span for span in example.unopened if span.type in types),
         )
-        for each in examples
+        for example in examples
     ]

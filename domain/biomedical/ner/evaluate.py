@@ -1,9 +1,9 @@
-"""The stage `domain.ner-evaluate`: a model as it is, scored on annotated files, every gold entity of which counts."""
+"""The stage `domain.ner-evaluate`: scores a trained model on annotated files, of which every gold entity counts."""
 
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from domain.biomedical.ner.data import Example, of_types, read_examples, types_i
 from domain.biomedical.ner.metrics import (
     KINDS,
     Pairing,
-    Spans,
     confusions,
     count_entities,
     entity_metrics,
@@ -36,7 +35,7 @@ from domain.text.windows import Floats
 
 
 class EntityPredictions(NamedTuple):
-    """What a model finds in sentences.
+    """The entities that a model finds in sentences.
 
     spans: of each sentence. confidences, uncalibrated: of all entities, sentence after sentence, (entities,).
     """
@@ -47,9 +46,9 @@ class EntityPredictions(NamedTuple):
 
 
 def run(settings: NerEvaluateSettings, context: StageContext) -> Metrics:
-    """Writes `predictions.tsv`, `confusions.json` and `examples.json`; the main process does it alone.
+    """Writes `predictions.tsv`, `confusions.json` and `examples.json`, only in the main process.
 
-    Of sensitive data nothing is written that has its text, unless the settings ask for it.
+    No text of sensitive data is written, unless the settings ask for it.
     """
     precision = context.precision(settings.precision)
     if not context.process_group.is_main:
@@ -58,78 +57,84 @@ def run(settings: NerEvaluateSettings, context: StageContext) -> Metrics:
     examples = of_types(read_examples(settings.test, only_legal=False), settings.types)
     _check_types(model, examples, settings)
     model.network.to(default_device())
-    found = _predicted(model, examples, settings, precision)
+    predictions = _predictions(model, examples, settings, precision)
     gold = [example.entities for example in examples]
-    pairs = [list(pairings(*spans)) for spans in zip(gold, found.spans, strict=True)]
-    confused, shown = confusions([each.tokens for each in examples], pairs), _examples(examples, gold, found, pairs)
+    pairs = [list(pairings(*spans)) for spans in zip(gold, predictions.spans, strict=True)]
+    confused = confusions([example.tokens for example in examples], pairs)
+    shown = _shown_examples(examples, predictions, pairs)
     if context.sensitive and not settings.with_text:
         confused["mentions"], shown = [], {name: [] for name in shown}
     else:
-        _write_predictions(examples, found, context)
+        _write_predictions(examples, predictions, context)
     write_json(context.output / "confusions.json", confused)
     write_json(context.output / "examples.json", shown, compact=True)
     return {
-        **_metrics(examples, gold, found, pairs),
+        **_metrics(examples, predictions, pairs),
         **{f"published_f1/{name}": value for name, value in settings.published.items()},
     }
 
 
 def _check_types(model: EntityModel, examples: Sequence[Example], settings: NerEvaluateSettings) -> None:
-    """Raises RequestError for types of the data that the model cannot find, and logs which others it finds."""
-    known, wanted = set(model.labels.types), {*types_in(examples), *settings.types}
-    if wanted - known:
+    """Raises RequestError for types of the data that the model cannot find; logs the others that it finds."""
+    model_types, types = set(model.labels.types), {*types_in(examples), *settings.types}
+    if types - model_types:
         files = ", ".join(str(source.path) for source in settings.test)
         raise RequestError(
-            f"test: the model in {settings.model} finds entities of the types {', '.join(sorted(known))}, and "
-            f"{files} has {', '.join(sorted(wanted - known))} as well. Take a model that was trained for these, or "
-            "set `types` to those that both have."
+            f"test: the model in {settings.model} finds entities of the types {', '.join(sorted(model_types))}, and "
+            f"{files} has {', '.join(sorted(types - model_types))} as well. Take a model that was trained for these, "
+            "or set `types` to those that both have."
         )
-    if not settings.types and known - wanted:
+    if not settings.types and model_types - types:
         log(
-            f"the model also finds {', '.join(sorted(known - wanted))}, of which the data has none: each one found "
-            "counts as wrong. Set `types` to leave them out."
+            f"the model also finds {', '.join(sorted(model_types - types))}, of which the data has none: each one "
+            "found counts as wrong. Set `types` to leave them out."
         )
 
 
-def _predicted(
+def _predictions(
     model: EntityModel, examples: Sequence[Example], settings: NerEvaluateSettings, precision: ComputePrecision
 ) -> EntityPredictions:
-    wanted = settings.types or model.labels.types
+    types = settings.types or model.labels.types
     spans: list[list[TokenSpan]] = []
     calibrated, uncalibrated = [np.zeros(0)], [np.zeros(0)]
-    options: dict[str, Any] = {"precision": precision, "batch_tokens": settings.batch_tokens}
+    sentences = [example.tokens for example in examples]
     with progress("finding entities", len(examples), "sentences") as bar:
-        for decoded in decoded_blocks(model, [example.tokens for example in examples], **options):
-            found = decoded.token_spans()
-            is_wanted = np.array([span.type in wanted for span in chain.from_iterable(found)], bool)
-            spans += [[span for span in each if span.type in wanted] for each in found]
-            calibrated.append(decoded.confidences(model.temperature)[is_wanted])
-            uncalibrated.append(decoded.confidences(1.0)[is_wanted])
-            bar.advance(len(found))
+        for block in decoded_blocks(model, sentences, precision=precision, batch_tokens=settings.batch_tokens):
+            block_spans = block.token_spans()
+            is_scored = np.array([span.type in types for span in chain.from_iterable(block_spans)], bool)
+            spans += [[span for span in listed if span.type in types] for listed in block_spans]
+            calibrated.append(block.confidences(model.temperature)[is_scored])
+            uncalibrated.append(block.confidences(1.0)[is_scored])
+            bar.advance(len(block_spans))
     return EntityPredictions(spans, np.concatenate(calibrated), np.concatenate(uncalibrated))
 
 
 def _metrics(
-    examples: Sequence[Example], gold: Spans, found: EntityPredictions, pairs: Sequence[Sequence[Pairing]]
+    examples: Sequence[Example], predictions: EntityPredictions, pairs: Sequence[Sequence[Pairing]]
 ) -> Metrics:
-    """Strict and lenient metrics, how many entities there are of each kind, and calibration.
+    """Strict and lenient metrics, the number of entities of each kind, and calibration.
 
     Intervals are over documents, or over sentences where no documents are known.
     """
-    types = sorted({*types_in(examples), *(span.type for span in chain.from_iterable(found.spans))})
+    types = sorted({*types_in(examples), *(span.type for span in chain.from_iterable(predictions.spans))})
     units = np.unique([example.document for example in examples], return_inverse=True)[1]
     untaggable = [example.untaggable for example in examples]
-    strict = entity_metrics(count_entities(gold, untaggable, found.spans, units, types), types, with_interval)
-    lenient_gold = [example.lenient_entities for example in examples]
-    lenient = entity_metrics(count_entities(lenient_gold, untaggable, found.spans, units, types), [])
+    gold, lenient_gold = ([getattr(e, name) for e in examples] for name in ("entities", "lenient_entities"))
+    counts, lenient_counts = (
+        count_entities(spans, untaggable, predictions.spans, units, types) for spans in (gold, lenient_gold)
+    )
+    lenient = entity_metrics(lenient_counts, [])
     kinds = Counter(pair.kind for pair in chain.from_iterable(pairs))
     kinds["missed"] += sum(map(len, untaggable))
-    is_right = which_are_right(gold, found.spans)
-    before, after = (expected_calibration_error(each, is_right) for each in (found.uncalibrated, found.confidences))
+    is_right = which_are_right(gold, predictions.spans)
+    before, after = (
+        expected_calibration_error(confidences, is_right)
+        for confidences in (predictions.uncalibrated, predictions.confidences)
+    )
     if before is not None and after is not None:
         log(f"calibration error of the confidences: {before:.3f}, and {after:.3f} with the temperature found on dev")
     return {
-        **strict,
+        **entity_metrics(counts, types, with_interval),
         **{f"{name}_lenient": value for name, value in lenient.items()},
         "gold_entities": kinds.total() - kinds["spurious"],
         **{kind: kinds[kind] for kind in KINDS},
@@ -140,14 +145,14 @@ def _metrics(
     }
 
 
-def _write_predictions(examples: Sequence[Example], found: EntityPredictions, context: StageContext) -> None:
-    """Token, gold tag and predicted tag in each line, and a blank line after each sentence that lines can hold."""
+def _write_predictions(examples: Sequence[Example], predictions: EntityPredictions, context: StageContext) -> None:
+    """Writes token, gold and predicted tag in each line, and a blank line after each sentence that CoNLL can hold."""
     left_out = 0
     with (
         atomic_write(context.output / "predictions.tsv") as building,
         building.open("w", encoding="utf-8", newline="\n") as file,
     ):
-        for example, spans in zip(examples, found.spans, strict=True):
+        for example, spans in zip(examples, predictions.spans, strict=True):
             words = len(example.tokens)
             gold, predicted = tags_of(example.entities, words, unopened=example.unopened), tags_of(spans, words)
             try:
@@ -158,15 +163,15 @@ def _write_predictions(examples: Sequence[Example], found: EntityPredictions, co
         log(f"predictions.tsv: left out {left_out:,} sentences that no lines can hold; the score counts them")
 
 
-def _examples(
-    examples: Sequence[Example], gold: Spans, found: EntityPredictions, pairs: Sequence[Sequence[Pairing]]
+def _shown_examples(
+    examples: Sequence[Example], predictions: EntityPredictions, pairs: Sequence[Sequence[Pairing]]
 ) -> dict[str, list[dict[str, object]]]:
-    """Sentences with entities, spread evenly over the data: all of them right, and some of them wrong."""
-    confidences = iter(found.confidences.tolist())
-    predicted = [[(*span, next(confidences)) for span in spans] for spans in found.spans]
+    """Sentences with entities for the report, spread evenly over the data: all entities right, or some wrong."""
+    confidences = iter(predictions.confidences.tolist())
     shown: dict[str, list[dict[str, object]]] = {"right": [], "wrong": []}
-    for each, wanted, spans, compared in zip(examples, gold, predicted, pairs, strict=True):
-        if kinds := {pair.kind for pair in compared}:
-            example: dict[str, object] = {"tokens": each.tokens, "gold": wanted, "predicted": spans}
-            shown["right" if kinds == {"right"} else "wrong"].append(example)
-    return {name: spread_evenly(among) for name, among in shown.items()}
+    for example, spans, listed in zip(examples, predictions.spans, pairs, strict=True):
+        predicted = [(*span, next(confidences)) for span in spans]
+        if kinds := {pair.kind for pair in listed}:
+            row: dict[str, object] = {"tokens": example.tokens, "gold": example.entities, "predicted": predicted}
+            shown["right" if kinds == {"right"} else "wrong"].append(row)
+    return {name: spread_evenly(rows) for name, rows in shown.items()}

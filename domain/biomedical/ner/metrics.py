@@ -1,7 +1,7 @@
-"""How well entities are found: precision, recall and F1 over whole entities.
+"""Precision, recall and F1 over whole entities; alignment of gold and predicted entities, and confusions.
 
-Strict is seqeval's strict mode in IOB2, and `tags.spans_of`: an entity begins with B and counts when start, end and
-type are right. Lenient is seqeval's default, which also takes `O I-X` for an entity; for legal tags both are the same.
+Strict is seqeval's strict mode in IOB2, as `tags.spans_of`: an entity begins with B and counts if start, end and type
+are right. Lenient is seqeval's default, which also takes `O I-X` for an entity; for legal tags both are the same.
 """
 
 from collections import Counter
@@ -24,24 +24,24 @@ Counts = NDArray[np.int64]
 def count_entities(
     gold: Spans, untaggable: Sequence[Sequence[str]], predicted: Spans, units: Counts, types: Sequence[str]
 ) -> Counts:
-    """Right, gold and predicted entities by unit (a document or a sentence) and type, (3, units, types).
+    """Counts right, gold and predicted entities by unit (a document or a sentence) and type, (3, units, types).
 
-    untaggable: the types of gold entities of a sentence that tags cannot represent. units: each sentence's unit.
+    untaggable: types of each sentence's gold entities that tags cannot represent. units: the unit of each sentence.
     """
-    place = {name: number for number, name in enumerate(types)}
+    column_of = {name: number for number, name in enumerate(types)}
     counts = np.zeros((3, int(units.max(initial=-1)) + 1, len(types)), np.int64)
-    for unit, wanted, more, found in zip(units.tolist(), gold, untaggable, predicted, strict=True):
-        right = [span.type for span in set(wanted) & set(found)]
-        found_types = (right, [*(span.type for span in wanted), *more], [span.type for span in found])
-        for row, kinds in zip(counts[:, unit], found_types, strict=True):
-            np.add.at(row, [place[kind] for kind in kinds], 1)
+    for unit, gold_spans, beyond, spans in zip(units.tolist(), gold, untaggable, predicted, strict=True):
+        right = [span.type for span in set(gold_spans) & set(spans)]
+        types_of_rows = (right, [*(span.type for span in gold_spans), *beyond], [span.type for span in spans])
+        for row, kinds in zip(counts[:, unit], types_of_rows, strict=True):
+            np.add.at(row, [column_of[kind] for kind in kinds], 1)
     return counts
 
 
 def which_are_right(gold: Spans, predicted: Spans) -> NDArray[np.bool_]:
-    """Of all predicted entities, sentence after sentence, which ones are in the gold data."""
+    """Flags of all predicted entities, sentence after sentence, that are in the gold data, (entities,)."""
     pairs = zip(map(set, gold), predicted, strict=True)
-    return np.array([span in wanted for wanted, found in pairs for span in found], bool)
+    return np.array([span in gold_spans for gold_spans, spans in pairs for span in spans], bool)
 
 
 def plain(name: str, statistic: Callable[..., float | None], *columns: Counts) -> Metrics:
@@ -52,16 +52,16 @@ def plain(name: str, statistic: Callable[..., float | None], *columns: Counts) -
 def entity_metrics(counts: Counts, types: Sequence[str], measured: Callable[..., Metrics] = plain) -> Metrics:
     """`precision`, `recall`, `f1` over all entities and for each type (`f1/Disease`), `measured` over units.
 
-    No precision without predictions, no recall without gold entities; an F1 as soon as there are either.
+    No precision without predictions, no recall without gold entities, no F1 without either.
     """
     metrics: Metrics = {}
     groups = {"": slice(None), **{f"/{name}": slice(number, number + 1) for number, name in enumerate(types) if name}}
-    for ending, which in groups.items():
-        right, gold, predicted = counts[:, :, which].sum(axis=2)
-        columns = {"precision": (right, predicted), "recall": (right, gold), "f1": (2 * right, gold + predicted)}
-        for name, (part, whole) in columns.items():
-            found = measured(name, _ratio, part, whole)
-            metrics |= {f"{name}{ending}{key.removeprefix(name)}": value for key, value in found.items()}
+    for ending, columns in groups.items():
+        right, gold, predicted = counts[:, :, columns].sum(axis=2)
+        ratios = {"precision": (right, predicted), "recall": (right, gold), "f1": (2 * right, gold + predicted)}
+        for name, (part, whole) in ratios.items():
+            values = measured(name, _ratio, part, whole)
+            metrics |= {f"{name}{ending}{key.removeprefix(name)}": value for key, value in values.items()}
     return metrics
 
 
@@ -69,12 +69,9 @@ def _ratio(part: Counts, whole: Counts) -> float | None:
     return float(part.sum() / whole.sum()) if whole.any() else None
 
 
-# Gold and predicted entities in pairs
-
-
 @dataclass(frozen=True)
 class Pairing:
-    """A gold entity and what was predicted there; None where there is none."""
+    """A gold entity and the predicted one aligned with it; one of them may be None."""
 
     gold: TokenSpan | None
     predicted: TokenSpan | None
@@ -93,58 +90,63 @@ KINDS = ("right", "wrong_span", "wrong_type", "wrong_both", "missed", "spurious"
 
 
 def pairings(gold: Sequence[TokenSpan], predicted: Sequence[TokenSpan]) -> Iterator[Pairing]:
-    """Each gold entity of a sentence with the prediction that is nearest to it, and predictions that share no word.
+    """Aligns the entities of a sentence: each gold entity with the nearest prediction, then predictions without any.
 
     Nearest is the same entity, then one of its type that shares words with it, then any that does; of several the one
     that shares most. So each gold entity occurs once, in the order of `gold`, and its kind is the same by words and by
-    characters.
+    characters. Gold (0, 2, A) and (5, 6, A) and the predictions (1, 2, A) and (8, 9, B) give wrong_span, missed and
+    spurious.
     """
-    for wanted in gold:
-        near = [found for found in predicted if _shared(wanted, found)]
+    for span in gold:
+        near = [other for other in predicted if _overlap(span, other)]
         best = max(
-            near, key=lambda found: (found == wanted, found.type == wanted.type, _shared(wanted, found)), default=None
+            near, key=lambda other: (other == span, other.type == span.type, _overlap(span, other)), default=None
         )
-        yield Pairing(wanted, best)
-    for found in predicted:
-        if not any(_shared(wanted, found) for wanted in gold):
-            yield Pairing(None, found)
+        yield Pairing(span, best)
+    for other in predicted:
+        if not any(_overlap(span, other) for span in gold):
+            yield Pairing(None, other)
 
 
-def _shared(first: TokenSpan, second: TokenSpan) -> int:
+def _overlap(first: TokenSpan, second: TokenSpan) -> int:
     return max(0, min(first.end, second.end) - max(first.start, second.start))
 
 
 def confusions(
-    tokens: Sequence[Sequence[str]], found: Sequence[Sequence[Pairing]], most: int = 25
+    tokens: Sequence[Sequence[str]], pairs: Sequence[Sequence[Pairing]], most: int = 25
 ) -> dict[str, list[dict[str, object]]]:
-    """The commonest confusions: of types, by kind, and of mentions in words, each with how often it occurred."""
+    """The `most` frequent confusions of types and of mentions in words, by kind, with their counts.
+
+    tokens, pairs: of each sentence.
+    """
     wrong = [
-        (words, pair) for words, pairs in zip(tokens, found, strict=True) for pair in pairs if pair.kind != "right"
+        (words, pair) for words, listed in zip(tokens, pairs, strict=True) for pair in listed if pair.kind != "right"
     ]
 
-    def listed(name: Callable[[TokenSpan, Sequence[str]], str]) -> list[dict[str, object]]:
-        counted = Counter(
+    def most_frequent(name: Callable[[TokenSpan, Sequence[str]], str]) -> list[dict[str, object]]:
+        counts = Counter(
             (pair.kind, *(span and name(span, words) for span in (pair.gold, pair.predicted))) for words, pair in wrong
         )
         return [
             {"kind": kind, "gold": gold, "predicted": predicted, "count": count}
-            for (kind, gold, predicted), count in counted.most_common(most)
+            for (kind, gold, predicted), count in counts.most_common(most)
         ]
 
     return {
-        "types": listed(lambda span, _: span.type),
-        "mentions": listed(lambda span, words: " ".join(words[span.start : span.end])),
+        "types": most_frequent(lambda span, _: span.type),
+        "mentions": most_frequent(lambda span, words: " ".join(words[span.start : span.end])),
     }
 
 
 def compared(gold: Document, predicted: Document) -> tuple[list[MarkedEntity], list[MarkedEntity]]:
-    """Gold and predicted entities, each with the verdict on the pair that scoring puts it in."""
-    return _paired(gold, predicted, "missed"), _paired(predicted, gold, "spurious")
+    """Gold and predicted entities, each with the kind of its pair."""
+    return _marked(gold, predicted, "missed"), _marked(predicted, gold, "spurious")
 
 
-def _paired(document: Document, other: Document, alone: str) -> list[MarkedEntity]:
-    mine, theirs = (
-        [TokenSpan(each.start, each.end, each.type) for each in annotated.entities] for annotated in (document, other)
+def _marked(document: Document, other: Document, unpaired: str) -> list[MarkedEntity]:
+    spans, other_spans = (
+        [TokenSpan(entity.start, entity.end, entity.type) for entity in annotated.entities]
+        for annotated in (document, other)
     )
-    pairs = zip(document.entities, pairings(mine, theirs), strict=False)  # the unpaired ones of `other` come last
-    return [MarkedEntity(entity, alone if pair.predicted is None else pair.kind) for entity, pair in pairs]
+    pairs = zip(document.entities, pairings(spans, other_spans), strict=False)  # unpaired ones of `other` come last
+    return [MarkedEntity(entity, unpaired if pair.predicted is None else pair.kind) for entity, pair in pairs]

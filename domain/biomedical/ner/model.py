@@ -1,7 +1,7 @@
 """The network that tags words: any BERT with a linear map on each word's first subword, and optionally a CRF.
 
-On disk it is a plain transformers folder that `AutoModelForTokenClassification` loads, with `ner.json` beside it for
-what transformers has no place for, and `crf.safetensors` where there is a CRF.
+Its folder is one of transformers, which `AutoModelForTokenClassification` loads, with `ner.json` beside it for the
+settings that transformers does not have, and `crf.safetensors` for a CRF.
 """
 
 from dataclasses import dataclass
@@ -37,14 +37,14 @@ from domain.biomedical.ner.subwords import SPECIALS, WordSplitter
 from domain.text.windows import Integers
 
 ILLEGAL = -1e4
-"""The score of what may not be: so low that it never is, and finite, so that gradients are."""
+"""The score of an illegal tag: low enough never to be chosen, and finite, for finite gradients."""
 
 
 class WordSequences(NamedTuple):
-    """Neighbouring words of a batch, none of the sequences empty.
+    """Sequences of neighbouring words of a batch, none of them empty.
 
-    words: those of each sequence, by their number in the batch, (sequences, longest), where `mask`, likewise, is true.
-    opens, closes: whether one begins and ends its sentence, which it does not where windows cut it, (sequences,).
+    words: the indices of a sequence's words in the batch, padded, (sequences, longest). mask: true for words.
+    opens, closes: true where a sequence begins or ends its sentence; windows may cut one, (sequences,).
     """
 
     words: Tensor
@@ -54,16 +54,20 @@ class WordSequences(NamedTuple):
 
     @classmethod
     def of(cls, lengths: Integers, opens: NDArray[np.bool_], closes: NDArray[np.bool_]) -> "WordSequences":
-        """Sequences of so many words each, (sequences,), which follow each other; empty ones are left out."""
-        own, starts = lengths > 0, np.cumsum(lengths) - lengths
-        words, mask = pad_rows(np.arange(lengths.sum()), starts[own], lengths[own], int(lengths.max(initial=1)), 0)
-        return cls(*map(torch.from_numpy, (words, mask, opens[own], closes[own])))
+        """Sequences of `lengths` words, (sequences,), one after the other; empty ones are left out.
+
+        Lengths [2, 0, 1] give the words [[0, 1], [2, 0]] with the mask [[true, true], [true, false]].
+        """
+        is_filled, starts = lengths > 0, np.cumsum(lengths) - lengths
+        longest = int(lengths.max(initial=1))
+        words, mask = pad_rows(np.arange(lengths.sum()), starts[is_filled], lengths[is_filled], longest, 0)
+        return cls(*map(torch.from_numpy, (words, mask, opens[is_filled], closes[is_filled])))
 
 
 class LinearChain(nn.Module):
-    """Learned scores of what begins, follows and ends a sentence's tags, on top of what may.
+    """A linear-chain CRF: learned scores of the tags that begin a sentence, follow one another, and end it.
 
-    Illegal sequences have no probability, in training neither.
+    Illegal sequences have the probability 0, in training too.
     """
 
     illegal_start: Tensor
@@ -95,20 +99,20 @@ class LinearChain(nn.Module):
         followed = follow[gold[:, :-1], gold[:, 1:]]
         last = gold.gather(1, mask.sum(1, keepdim=True) - 1)  # (sequences, 1)
         borders = start.gather(1, gold[:, :1]).squeeze(1) + end.gather(1, last).squeeze(1)
-        of_gold = borders + (emitted * mask).sum(1) + (followed * mask[:, 1:]).sum(1)  # (sequences,)
+        gold_score = borders + (emitted * mask).sum(1) + (followed * mask[:, 1:]).sum(1)  # (sequences,)
 
-        so_far = start + scores[:, 0]  # (sequences, tags): the log of the summed exponentials of all sequences' scores
+        log_alpha = start + scores[:, 0]  # (sequences, tags): log of the forward variables α
         for word in range(1, scores.shape[1]):
-            further = torch.logsumexp(so_far[:, :, None] + follow, dim=1) + scores[:, word]
-            so_far = torch.where(mask[:, word, None], further, so_far)
-        return of_gold - torch.logsumexp(so_far + end, dim=1)
+            further = torch.logsumexp(log_alpha[:, :, None] + follow, dim=1) + scores[:, word]
+            log_alpha = torch.where(mask[:, word, None], further, log_alpha)
+        return gold_score - torch.logsumexp(log_alpha + end, dim=1)
 
 
 class TokenClassifier(HeadNetwork):
     """Subwords to a score for each tag of each word.
 
-    network: one of transformers' for token classification.
-    crf: learned scores of neighbouring tags; None for a softmax at each word.
+    network: a token classifier of transformers.
+    crf: scores of neighbouring tags; None for a softmax at each word.
     """
 
     def __init__(self, network: PreTrainedModel, crf: LinearChain | None = None) -> None:
@@ -116,17 +120,18 @@ class TokenClassifier(HeadNetwork):
         self.crf = crf
 
     def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, places: Tensor, token_type_ids: Tensor | None = None
+        self, input_ids: Tensor, attention_mask: Tensor, first_subwords: Tensor, token_type_ids: Tensor | None = None
     ) -> Tensor:
-        """(windows, tokens) and places in the flattened batch, (words,), to emissions (words, tags), float32."""
+        """Emissions of words, (words, tags), float32, from inputs (windows, tokens).
+
+        first_subwords: indices of the words' first subwords in the flattened batch, (words,).
+        """
         network: Any = self.network
         marks = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         hidden = self.backbone(input_ids=input_ids, attention_mask=attention_mask, **marks).last_hidden_state
-        vectors = network.dropout(hidden.flatten(0, 1)[places])  # (words, dim)
+        vectors = network.dropout(hidden.flatten(0, 1)[first_subwords])  # (words, dim)
         return cast(Tensor, network.classifier(vectors))
 
-
-# The model and its folder
 
 DESCRIPTION, CRF_WEIGHTS = "ner.json", "crf.safetensors"
 MAX_TOKENS = 256
@@ -154,11 +159,11 @@ class _NerDescription(Description):
 
 @dataclass(frozen=True)
 class EntityModel:
-    """All that is needed to find entities: a network, its tokenizer and tags, and how sure it may be.
+    """A network that finds entities, with its tokenizer, tags and calibration.
 
     max_tokens, overlap: of the windows in which long sentences are read, in subwords.
-    temperature: what scores are divided by, so that an entity's probability is a good confidence.
-    capitals: whether words with two capitals or more get the second token type, which transformers would not give them.
+    temperature: divides scores, so that the probability of an entity is a calibrated confidence.
+    capitals: words with two capitals or more have the second token type, which transformers does not give them.
     """
 
     network: TokenClassifier
@@ -175,19 +180,19 @@ class EntityModel:
 
     @property
     def chain(self) -> Chain:
-        """Which tags may follow which, with the scores of the CRF where there is one."""
+        """Scores of neighbouring tags: the legal ones, plus the scores of the CRF if there is one."""
         legal, crf = self.labels.legal_chain, self.network.crf
         if crf is None:
             return legal
-        trained = (each.detach().cpu().double().numpy() for each in (crf.start, crf.follow, crf.end))
-        return Chain(*(scores + more for scores, more in zip(legal, trained, strict=True)))
+        trained = (scores.detach().cpu().double().numpy() for scores in (crf.start, crf.follow, crf.end))
+        return Chain(*(scores + learned for scores, learned in zip(legal, trained, strict=True)))
 
 
 def start_model(settings: NerSettings, labels: LabelSet, cache: Cache | None = None) -> EntityModel:
-    """A model before its first step: the BERT of `settings.base`, a sentence encoder's among them, and a new head.
+    """A model before its first step: the BERT of `settings.base`, also that of a sentence encoder, and a new head.
 
-    The token type of capitals begins as the first one is. Raises RequestError for a model that cannot tag, or has not
-    the positions for such windows.
+    The embedding of the token type of capitals starts as a copy of the first type's.
+    Raises RequestError for a base that cannot tag, or has too few positions for the windows.
     """
     tags = {"id2label": dict(enumerate(labels.tags)), "label2id": dict(labels.number)}
     network, tokenizer = HEAD.start(settings.base, tags, dropout=settings.dropout, seed=settings.seed, cache=cache)
@@ -201,14 +206,14 @@ def start_model(settings: NerSettings, labels: LabelSet, cache: Cache | None = N
 
 
 def _can_mark_capitals(network: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> bool:
-    """Whether a second token type is there for it, and needed; logs why not."""
+    """True if the base has a second token type for capitals and a lower-cased vocabulary; logs the reason if not."""
     if not lowers_case(tokenizer):
-        why = "base's vocabulary has capitals"
+        reason = "base's vocabulary has capitals"
     elif not has_types(network):
-        why = f"base, {network.config.model_type}, has no second token type"
+        reason = f"base, {network.config.model_type}, has no second token type"
     else:
         return True
-    log(f"capitals: the {why}, so they are not marked")
+    log(f"capitals: the {reason}, so they are not marked")
     return False
 
 
@@ -224,7 +229,7 @@ def save_model(model: EntityModel, folder: Path) -> None:
     """Writes the folder that `load_model` and transformers read."""
     save_network(model.network.network, model.tokenizer, folder)
     crf = model.network.crf
-    (folder / CRF_WEIGHTS).unlink(missing_ok=True)  # of a model that was here before
+    (folder / CRF_WEIGHTS).unlink(missing_ok=True)  # of an earlier model
     if crf is not None:
         write_tensors(folder / CRF_WEIGHTS, crf.state_dict())
     kinds = {"scheme": model.labels.scheme, "decoder": "softmax" if crf is None else "crf"}
@@ -233,34 +238,34 @@ def save_model(model: EntityModel, folder: Path) -> None:
 
 
 def load_model(source: str | Path, cache: Cache | None = None, backend: BackendChoice = None) -> EntityModel:
-    """The model of a folder that a training here wrote, or of any token classifier whose tags are IOB2 or IOBES.
+    """Loads a model that domain.ner trained, or any token classifier whose tags are IOB2 or IOBES.
 
     Tags of no entity, such as `X` and `PAD`, count as O, which is logged.
-    backend: as of `SentenceEncoder.load`.
-    Raises RequestError for a folder that has none, or one that is damaged.
+    backend: as in `SentenceEncoder.load`.
+    Raises RequestError for a folder without such a model, or a damaged one.
     """
     folder = model_folder(source, cache=cache)
     network, tokenizer = HEAD.load(ModelFolder(folder), backend)
     file = folder / DESCRIPTION
-    found = read_model_file(file, _NerDescription)
-    has_crf = found is not None and found.decoder == "crf"
+    description = read_model_file(file, _NerDescription)
+    has_crf = description is not None and description.decoder == "crf"
     if (folder / CRF_WEIGHTS).exists() and not has_crf:
         raise RequestError(
             f"model: expected {file} to name the decoder crf, for {CRF_WEIGHTS} is beside it, found "
-            f"{found.decoder if found else 'no such file'}; copy the folder again, whole and into a new one"
+            f"{description.decoder if description else 'no such file'}; copy the whole folder again into a new one"
         )
-    labels = _labels(network, found.scheme if found else None, folder)
+    labels = _labels(network, description.scheme if description else None, folder)
     crf = LinearChain(labels) if has_crf else None
     if crf is not None:
         with explain_unreadable(folder / CRF_WEIGHTS, f"the CRF of {len(labels)} tags"):
             crf.load_state_dict(load_file(folder / CRF_WEIGHTS))
     classifier = TokenClassifier(network, crf).eval()
-    if found is None:
-        log(f"model: warning: no {file}, which domain.ner writes; windows and temperature are the usual")
+    if description is None:
+        log(f"model: warning: no {file}, which domain.ner writes; the default windows and no temperature are used")
         model = EntityModel(classifier, tokenizer, labels, *_window(network))
     else:
-        window = _window(network, found.max_tokens, found.overlap)
-        model = EntityModel(classifier, tokenizer, labels, *window, found.temperature, found.capitals)
+        window = _window(network, description.max_tokens, description.overlap)
+        model = EntityModel(classifier, tokenizer, labels, *window, description.temperature, description.capitals)
     _ = model.splitter  # raises for a tokenizer without the special tokens
     return model
 

@@ -1,11 +1,11 @@
-"""Sentences, texts and documents of any number and length to their entities: streamed, nothing cut, memory bounded."""
+"""Entities of sentences, texts and documents of any number and length: streamed, nothing cut, memory bounded."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self, overload
+from typing import NamedTuple, Self, overload
 
 import numpy as np
 import torch
@@ -21,19 +21,19 @@ from domain.biomedical.documents.tags import TokenSpan
 from domain.biomedical.ner.decoding import span_probabilities, spans_of, viterbi
 from domain.biomedical.ner.model import EntityModel, load_model
 from domain.biomedical.ner.subwords import SentenceSubwords, Words
-from domain.text.sentences import each_sentence
+from domain.text.sentences import iterate_sentences
 from domain.text.windows import Floats, Integers, blocks, in_batches, ranges, window_outputs
 from domain.text.words import word_spans
 
 BLOCK_WORDS = 65_536
-"""As many words are read, sorted and computed together; the unit of memory."""
+"""Words that are read, sorted and computed together, which bounds the memory."""
 
 
 @dataclass(frozen=True)
 class Decoded:
     """The best legal tags of a block of sentences.
 
-    emissions: (words, tags); lengths: words of each sentence, (sentences,); tags: (words,).
+    emissions: (words, tags). lengths: words of each sentence, (sentences,). tags: numbers of tags, (words,).
     """
 
     model: EntityModel
@@ -47,18 +47,19 @@ class Decoded:
         return span_probabilities(self.emissions, self.lengths, model.chain, self.tags, model.labels, temperature)
 
     def token_spans(self) -> list[list[TokenSpan]]:
+        """The entities of each sentence, as words of it."""
         spans, ends = spans_of(self.tags, self.model.labels), np.cumsum(self.lengths)
-        owners = np.searchsorted(ends, spans.starts, side="right")
-        firsts = (ends - self.lengths)[owners]
-        columns = (owners, spans.starts - firsts, spans.ends - firsts, spans.types)
-        found: list[list[TokenSpan]] = [[] for _ in self.lengths]
-        for owner, start, end, kind in zip(*(column.tolist() for column in columns), strict=True):
-            found[owner].append(TokenSpan(start, end, self.model.labels.types[kind]))
-        return found
+        sentences = np.searchsorted(ends, spans.starts, side="right")  # (entities,)
+        firsts = (ends - self.lengths)[sentences]
+        columns = (sentences, spans.starts - firsts, spans.ends - firsts, spans.types)
+        entities: list[list[TokenSpan]] = [[] for _ in self.lengths]
+        for sentence, start, end, kind in zip(*(column.tolist() for column in columns), strict=True):
+            entities[sentence].append(TokenSpan(start, end, self.model.labels.types[kind]))
+        return entities
 
 
 def decode(model: EntityModel, subwords: SentenceSubwords, batch_tokens: int) -> Decoded:
-    """The best tags of sentences; each word is scored in the window in which it is most central."""
+    """The best tags of sentences; each word has the scores of the window in which it is most central."""
     windows = subwords.windows(model.max_tokens, model.overlap)
     words, scores = [np.zeros(0, np.int64)], [torch.zeros(0, len(model.labels), device=model.network.device)]
     lengths, batch = subwords.window_lengths(windows), partial(model.splitter.batch, subwords)
@@ -78,22 +79,21 @@ def decoded_blocks(
     batch_tokens: int | None = None,
     block_words: int = BLOCK_WORDS,
 ) -> Iterator[Decoded]:
-    """The entities of blocks of `sentences`, in order; they are read as a stream, a block ahead.
+    """Yields the tags of blocks of `sentences`, in order, reading a block ahead.
 
-    A sentence may be of any length, a whole document's words for example, and may be empty.
-    batch_tokens: the most subwords in a batch, padding included; chosen by the device when not given.
+    A sentence may be empty, or as long as a document.
+    batch_tokens: most subwords in a batch, padding included; None lets the device choose.
+    block_words: words that are computed together.
     """
-    cut = map(model.splitter, blocks(sentences, len, block_words))
-    decoding = partial(decode, model)
+    split_blocks = map(model.splitter, blocks(sentences, len, block_words))
     resolved = resolve_precision(precision, model.network.device)
-    return compute_blocks(model.network, cut, lambda subwords: len(subwords.ids), decoding, resolved, batch_tokens)
-
-
-# Texts and documents
+    return compute_blocks(
+        model.network, split_blocks, lambda subwords: len(subwords.ids), partial(decode, model), resolved, batch_tokens
+    )
 
 
 class EntityTagger:
-    """Finds the entities of texts. A text is read sentence by sentence, and a long sentence in overlapping windows."""
+    """Finds the entities of texts, sentence by sentence; a long sentence is read in overlapping windows."""
 
     def __init__(self, model: EntityModel) -> None:
         self.model = model
@@ -109,70 +109,104 @@ class EntityTagger:
     ) -> Self:
         """The tagger of a model folder or hub id.
 
-        device, backend: as of `SentenceEncoder.load`.
-        Raises RequestError for what is not there, damaged, or no model that tags entities.
+        device, backend: as in `SentenceEncoder.load`.
+        Raises RequestError for a model that is missing, damaged, or does not tag entities.
         """
         check_backend(backend, device)
-        place = as_device(device)
+        target = as_device(device)
         model = load_model(source, cache, backend)
-        model.network.to(place)
+        model.network.to(target)
         return cls(model)
 
     @overload
-    def __call__(self, texts: str, **options: Any) -> Document: ...
+    def __call__(self, texts: str, *, precision: str = ..., batch_tokens: int | None = ...) -> Document: ...
 
     @overload
-    def __call__(self, texts: list[str] | tuple[str, ...], **options: Any) -> list[Document]: ...
+    def __call__(
+        self, texts: list[str] | tuple[str, ...], *, precision: str = ..., batch_tokens: int | None = ...
+    ) -> list[Document]: ...
 
     @overload
-    def __call__(self, texts: Iterator[str], **options: Any) -> Iterator[Document]: ...
+    def __call__(
+        self,
+        texts: Iterator[str],
+        *,
+        batch_size: int | None = ...,
+        precision: str = ...,
+        batch_tokens: int | None = ...,
+    ) -> Iterator[Document]: ...
 
-    def __call__(self, texts: str | Iterable[str], **options: Any) -> Document | list[Document] | Iterator[Document]:
-        """The document of a text, the list of those of a list, and of an iterator a stream of them.
-
-        options: of `pipe`.
-        """
+    def __call__(
+        self,
+        texts: str | Iterable[str],
+        *,
+        batch_size: int | None = None,
+        precision: str = "auto",
+        batch_tokens: int | None = None,
+    ) -> Document | list[Document] | Iterator[Document]:
+        """The document of a text, a list for a list of texts, or a stream for an iterator; options as in `pipe`."""
+        listed = [texts] if isinstance(texts, str) else texts
+        documents = self.pipe(listed, batch_size=batch_size, precision=precision, batch_tokens=batch_tokens)
         if isinstance(texts, str):
-            return next(self.pipe([texts], **options))
-        return self.pipe(texts, **options) if isinstance(texts, Iterator) else list(self.pipe(texts, **options))
+            return next(documents)
+        return documents if isinstance(texts, Iterator) else list(documents)
 
-    def pipe(self, texts: Iterable[str], *, batch_size: int | None = None, **options: Any) -> Iterator[Document]:
+    def pipe(
+        self,
+        texts: Iterable[str],
+        *,
+        batch_size: int | None = None,
+        precision: str = "auto",
+        batch_tokens: int | None = None,
+    ) -> Iterator[Document]:
         """Streams a document with entities for each of `texts`; ids count from 0.
 
-        batch_size: how many texts are computed together; some thousand words of them when not given.
-        options: `precision` and `batch_tokens`, as of `tag_documents`.
-        Raises RequestError when `texts` is one string, or has something that is none.
+        batch_size: texts that are computed together; None takes some thousand words of them.
+        precision, batch_tokens: as in `tag_documents`.
+        Raises RequestError if `texts` is one string, or has an item that is not text.
         """
         documents = (Document(str(number), text) for number, text in enumerate(iterate_texts(texts, "tag")))
         for block in in_batches(documents, batch_size):
-            yield from self.tag_documents(block, **options)
+            yield from self.tag_documents(block, precision=precision, batch_tokens=batch_tokens)
 
     def tag_documents(
-        self, documents: Iterable[Document], *, block_words: int = 16_384, **options: Any
+        self,
+        documents: Iterable[Document],
+        *,
+        precision: str = "auto",
+        batch_tokens: int | None = None,
+        block_words: int = 16_384,
     ) -> Iterator[Document]:
-        """Streams `documents`, each with the entities that were found instead of those it had.
+        """Streams `documents` with the entities that the model finds in place of their own.
 
-        Documents that came as tokens keep them; of others the words of each sentence are tagged.
-        block_words: so many words are sorted by the length of their sentences and computed together; what is in memory
-            are the sentences of two such blocks and the documents that they belong to.
-        options: `precision` and `batch_tokens`, as of `decoded_blocks`.
+        Documents with tokens keep them; of others the words of each sentence are tagged.
+        precision: of the computation; `auto` lets the device choose.
+        batch_tokens: most subwords in a batch, padding included; None lets the device choose.
+        block_words: words that are sorted by the length of their sentences and computed together; memory holds the
+            sentences of two such blocks and their documents.
         """
         reading: deque[_Sentence] = deque()  # filled by the thread that reads ahead, emptied here in the same order
-        found: list[Entity] = []
-        for block in decoded_blocks(self.model, _words(documents, reading), block_words=block_words, **options):
+        entities: list[Entity] = []
+        for block in decoded_blocks(
+            self.model,
+            _words(documents, reading),
+            precision=precision,
+            batch_tokens=batch_tokens,
+            block_words=block_words,
+        ):
             confidences = iter(block.confidences(self.model.temperature).tolist())
             for spans in block.token_spans():
                 document, tokens, is_last = reading.popleft()
-                found += [
+                entities += [
                     Entity(tokens[start][0], tokens[end - 1][1], kind, next(confidences)) for start, end, kind in spans
                 ]
                 if is_last:
-                    yield replace(document, entities=tuple(found))
-                    found = []
+                    yield replace(document, entities=tuple(entities))
+                    entities = []
 
 
 class _Sentence(NamedTuple):
-    """A sentence on its way through the model, as the places of its words; one without any ends every document."""
+    """A sentence in work: its document and the spans of its words; an empty one ends every document."""
 
     document: Document
     tokens: Sequence[Span]
@@ -180,10 +214,10 @@ class _Sentence(NamedTuple):
 
 
 def _words(documents: Iterable[Document], reading: "deque[_Sentence]") -> Iterator[list[str]]:
-    """The words of every sentence; the sentence itself goes to `reading`."""
+    """Yields the words of every sentence; `reading` takes the sentence."""
     for document in documents:
         text = document.text
-        sentences = document.sentences or (word_spans(text, start, end) for start, end in each_sentence(text))
+        sentences = document.sentences or (word_spans(text, start, end) for start, end in iterate_sentences(text))
         for tokens in sentences:
             reading.append(_Sentence(document, tokens))
             yield [text[start:end] for start, end in tokens]

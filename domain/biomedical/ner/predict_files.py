@@ -1,4 +1,4 @@
-"""The entities of many documents, from a file of one format to a file of another, in shards that survive a kill.
+"""Tags the documents of files and datasets, in shards that survive a kill; any format in, any format out.
 
 Importing this loads neither torch nor transformers, so that an invalid request is reported at once.
 """
@@ -23,11 +23,11 @@ from bertrelay.inference.run_model import BLOCK_CHARACTERS, DIGITS, Scan, connec
 from bertrelay.privacy import check_page
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.progress import Bar, log
-from bertrelay.settings import options_of
+from bertrelay.settings import settings_of
 from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.documents.document import TEXT_ONLY, Document, Entity, Reading
 from domain.biomedical.documents.formats import (
-    SUFFIXES,
+    FORMATS,
     FormatName,
     WrittenName,
     check_held,
@@ -40,6 +40,8 @@ from domain.biomedical.documents.jsonl import DOCUMENT_KEYS, jsonl_line
 from domain.biomedical.ner.settings import TagOptions, TagSettings
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from bertrelay.inference.run_model import Columns, WrittenDataset
 
 ReadDocuments = Callable[[Rejects], Iterator[Document]]
@@ -53,11 +55,11 @@ def checked_format(
     with_text: bool = False,
     overwrite: bool = True,
 ) -> WrittenName:
-    """The format of `output`, by its name when not given.
+    """The format of `output`: `format_name`, or by the suffix.
 
-    Raises RequestError for a format that is only read, and for an output that is in no folder, is not empty, or is the
+    with_text: allow a page of sensitive data. overwrite: the file may exist.
+    Raises RequestError for a format that is only read, an output without a folder, a folder that is not empty, and the
     source itself.
-    with_text: allows a page of sensitive data. overwrite: whether a file may be there already.
     """
     name = check_written(output, format_name)
     check_location(output, source, overwrite=overwrite)
@@ -71,10 +73,11 @@ def checked_format(
 
 
 class TaggedFile(NamedTuple):
-    """What `tag_file` did.
+    """Counts of `tag_file`.
 
-    entities: by type. rejected: documents that could not be read. refused: those that the output cannot hold.
-    words_per_second: of what was computed now, as white space divides words; None where that is nothing.
+    words: between white space. entities: by type.
+    rejected: documents that could not be read. refused: documents that the output cannot hold.
+    words_per_second: of the words computed by this call; None if there were none.
     """
 
     documents: int
@@ -93,59 +96,62 @@ def tag_file(
     source_format: FormatName | None = None,
     output_format: FormatName | None = None,
     keep: Sequence[str] = (),
+    max_rejects: float = 0.01,
+    with_text: bool = False,
+    precision: str = "auto",
+    batch_tokens: int | None = None,
     cache: Cache | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
     engine: Engine | str = LOCAL,
-    **options: Any,
 ) -> TaggedFile:
-    """Writes `documents` to `output`, each with the entities that `model` finds in place of those it had, sound or not.
+    """Writes `documents` to `output`, each with the entities that `model` finds in place of its own, valid or not.
 
-    source_format, output_format: found by the names when not given (docs/formats.md).
+    source_format, output_format: by the names of the files when None (docs/formats.md).
     keep: fields of JSONL that the output, which is JSONL, has too.
-    cache: where a model of the hub is kept.
-    process_group: each of several processes computes its share; they need torch.distributed, to synchronise, and
-        one folder of `output`, on a disk that all of them see.
-    engine: in place of several processes a Ray cluster, `ray`, `ray://HOST:PORT` or an `Engine`; its workers see the
+    max_rejects, with_text, precision, batch_tokens: as in `TagOptions`. Documents that are left out are listed in
+        `OUTPUT.rejects.jsonl` and, if the output's format cannot hold them, in `OUTPUT.refused.jsonl`.
+    cache: of models of the hub.
+    process_group: each of several processes computes a part; they need torch.distributed, to synchronise, and one
+        folder of `output`, on a disk that all of them read.
+    engine: in place of several processes a Ray cluster, `ray`, `ray://HOST:PORT` or an `Engine`; its workers read the
         model and the folder of `output`.
-    options: the fields of `TagOptions`. What is left out is listed in `OUTPUT.rejects.jsonl` and, if the output's
-        format cannot hold it, in `OUTPUT.refused.jsonl`.
 
-    Killed and called again, with as many processes or others, it resumes at the first shard that is missing.
-    Raises RequestError, before anything is computed, for an input or output that cannot be what it should be, and
-    WorkError when too many documents are left out.
+    Killed and called again, with any number of processes, it resumes at the first shard that is missing.
+    Raises RequestError, before anything is computed, for an unusable input or output, and WorkError if too many
+    documents are left out.
     """
-    asked, documents, output = options_of(TagOptions, options), Path(documents), Path(output)
-    written = checked_format(output, output_format, documents, with_text=asked.with_text)
-    _check_kept(keep, documents, source_format, written)
+    options, documents, output = settings_of(TagOptions, locals()), Path(documents), Path(output)
+    written = checked_format(output, output_format, documents, with_text=options.with_text)
+    _check_keep(keep, documents, source_format, written)
     rejects, refused = (
-        Rejects(output.with_name(f"{output.name}.{what}.jsonl"), asked.max_rejects, keep_empty=False)
+        Rejects(output.with_name(f"{output.name}.{what}.jsonl"), options.max_rejects, keep_empty=False)
         for what in ("rejects", "refused")
     )
     read = partial(read_documents, documents, source_format, reading=TEXT_ONLY._replace(keep=tuple(keep)))
     with open_run(
         output,
         model,
-        partial(_scan, read, rejects, Rejects(None, asked.max_rejects), written, documents, keep),
+        partial(_scan, read, rejects, Rejects(None, options.max_rejects), written, documents, keep),
         span_limit=BLOCK_CHARACTERS,
-        precision=asked.precision,
+        precision=options.precision,
         cache=cache,
         process_group=process_group,
         engine=engine,
     ) as run:
         reader = SpanReader(partial(read, Rejects(None, limit=1)), documents)
-        start = partial(_start, run.folder, written, {"precision": run.precision, "batch_tokens": asked.batch_tokens})
+        start = partial(_start, run.folder, written, run.precision, options.batch_tokens)
         rate = run.fill(Work(reader.read, start, "tagging", "words")).rate
         entities = _assemble(run.shards, output, written, keep, refused) if run.is_main else {}
     return TaggedFile(run.scan.items, run.scan.size, entities, run.scan.rejected, refused.counts.total(), rate)
 
 
-def _check_kept(keep: Sequence[str], source: Path, source_format: FormatName | None, output: WrittenName) -> None:
-    """Raises RequestError for fields that cannot be kept."""
+def _check_keep(keep: Sequence[str], source: Path, source_format: FormatName | None, output: WrittenName) -> None:
+    """Raises RequestError for fields that the output cannot have."""
     formats = {source_format or format_of(source), output} if keep else set()
     if formats - {"jsonl"}:
         raise RequestError(f"keep: only from JSONL to JSONL, found {' and '.join(sorted(formats - {'jsonl'}))}")
-    if own := [name for name in keep if name in DOCUMENT_KEYS]:
-        raise RequestError(f"keep: {', '.join(own)} of each document is written as it is; name other fields")
+    if standard := [name for name in keep if name in DOCUMENT_KEYS]:
+        raise RequestError(f"keep: {', '.join(standard)} of each document is written as it is; name other fields")
 
 
 def _scan(
@@ -156,15 +162,15 @@ def _scan(
     source: Path,
     keep: Sequence[str] = (),
 ) -> Scan:
-    """Reads all documents, in spans of words, and lists what cannot be used, where there is any.
+    """Reads all documents, cuts them into spans, and lists unusable ones in `rejects`.
 
-    refused: counts those whose text or id the format `output` cannot hold.
-    Raises WorkError when either are too many, RequestError when nothing is left.
+    refused: counts documents whose text or id the format `output` cannot hold.
+    Raises WorkError if either are too many, RequestError if no document is left.
     """
     blank, digest, absent = 0, hashlib.sha256(), set(keep)
 
     def sizes() -> Iterator[tuple[int, int]]:
-        """The characters and words of each document: what spans are cut by and progress counts."""
+        """Characters, which spans are cut by, and words, which progress counts, of each document."""
         nonlocal blank
         for document in read(rejects):
             absent.intersection_update(name for name, value in document.fields.items() if value is None)
@@ -183,18 +189,18 @@ def _scan(
         raise RequestError(f"keep: expected fields of {source}, found none named {', '.join(sorted(absent))}")
     if blank:
         are = plural(blank, "is", "are")
-        log(f"{blank:,} of {spans[-1].end:,} documents {are} blank; each has its place in the output as any other")
+        log(f"{blank:,} of {spans[-1].end:,} documents {are} blank; the output has them, too")
     return Scan(spans, digest.hexdigest(), rejects.counts.total())
 
 
 def _check_types(types: Sequence[str], output: WrittenName) -> None:
-    """Raises RequestError where the format `output` cannot hold entities of one of a model's `types`."""
-    for each in types:
+    """Raises RequestError if the format `output` cannot hold entities of one of a model's `types`."""
+    for name in types:
         rejects = Rejects(None, limit=1)
-        check_held(Document("1", "x", (Entity(0, 1, each),)), output, rejects)
+        check_held(Document("1", "x", (Entity(0, 1, name),)), output, rejects)
         if rejects.counts:
             raise RequestError(
-                f"output: {output} cannot hold entities of the model's type {each!r} ({', '.join(rejects.counts)}); "
+                f"output: {output} cannot hold entities of the model's type {name!r} ({', '.join(rejects.counts)}); "
                 "write another format, JSONL for example"
             )
 
@@ -203,8 +209,10 @@ def _words(document: Document) -> int:
     return len(document.text.split())
 
 
-def _start(folder: Path, output: WrittenName, how: dict[str, Any]) -> Compute[list[Document], Iterator[str]]:
-    """Loads the model. Raises RequestError where the format `output` cannot hold its types."""
+def _start(
+    folder: Path, output: WrittenName, precision: ComputePrecision, batch_tokens: int | None
+) -> Compute[list[Document], Iterator[str]]:
+    """Loads the model. Raises RequestError if the format `output` cannot hold its types."""
     from domain.biomedical.ner.predict import EntityTagger
 
     tagger = EntityTagger.load(folder)
@@ -212,7 +220,8 @@ def _start(folder: Path, output: WrittenName, how: dict[str, Any]) -> Compute[li
 
     def lines(blocks: Iterable[list[Document]], bar: Bar) -> Iterator[Iterator[str]]:
         for documents in blocks:
-            yield (jsonl_line(_rounded(document)) for document in tagger.tag_documents(documents, **how))
+            tagged = tagger.tag_documents(documents, precision=precision, batch_tokens=batch_tokens)
+            yield (jsonl_line(_rounded(document)) for document in tagged)
             bar.advance(sum(map(_words, documents)))
 
     return lines
@@ -226,17 +235,17 @@ def _rounded(document: Document) -> Document:
 def _assemble(
     shards: ShardFiles, output: Path, output_format: WrittenName, keep: Sequence[str], refused: Rejects
 ) -> dict[str, int]:
-    """Writes `output`; the entities by type, the most frequent first. refused: takes what the format cannot hold."""
+    """Writes `output`; returns the numbers of entities by type, the most frequent first.
+
+    refused: takes the documents that the format cannot hold.
+    """
     counts, reading = Counter[str](), Reading(keep=tuple(keep))
     with writing(output, output_format, refused) as write, refused:  # too many rejects end before the output is there
         for path in shards.complete():
             for document in read_documents(path, "jsonl", unique=False, reading=reading):
                 counts.update(entity.type for entity in document.entities)
-                write(replace(document, file="", line=0))  # without its place in the shard
+                write(replace(document, file="", line=0))  # file and line are those of the shard
     return dict(counts.most_common())
-
-
-# Datasets
 
 
 def tag_dataset(
@@ -246,26 +255,27 @@ def tag_dataset(
     *,
     column: str = "text",
     keep: Sequence[str] = (),
+    precision: str = "auto",
+    batch_tokens: int | None = None,
     cache: Cache | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
     engine: Engine | str = LOCAL,
     overwrite: bool = False,
-    **options: Any,
 ) -> "WrittenDataset":
     """Writes the rows of the Parquet files of `source` to the dataset `output`, with their entities.
 
-    source, output: folders, or addresses such as `s3://bucket/folder`, as of `bertrelay.encode_dataset`.
+    source, output: folders, or addresses such as `s3://bucket/folder`, as in `bertrelay.encode_dataset`.
     column: of the text. The output has `row`, the columns of `keep`, the text, and `entities`: start, end, type, text
         and confidence of each.
-    cache, process_group, engine, overwrite: as of `bertrelay.encode_dataset`.
-    options: `precision` and `batch_tokens` of `TagOptions`.
-    Killed and called again it resumes. Raises as `encode_dataset` does.
+    precision, batch_tokens: as in `TagOptions`.
+    cache, process_group, engine, overwrite: as in `bertrelay.encode_dataset`.
+    Killed and called again, it resumes. Raises as `encode_dataset` does.
     """
     import pyarrow as pa
 
     from bertrelay.inference.run_model import add_columns
 
-    asked = options_of(TagOptions, options)
+    options = settings_of(TagOptions, locals())
     kinds = {"start": pa.int32(), "end": pa.int32(), "type": pa.string(), "text": pa.string()}
     entity = pa.struct([*kinds.items(), ("confidence", pa.float64())])
     return add_columns(
@@ -274,9 +284,9 @@ def tag_dataset(
         output,
         [column],
         [pa.field("entities", pa.list_(entity))],
-        partial(_load_tagger, column, asked.batch_tokens),
+        partial(_load_tagger, column, options.batch_tokens),
         keep=keep,
-        precision=asked.precision,
+        precision=options.precision,
         description="tagging",
         cache=cache,
         process_group=process_group,
@@ -290,7 +300,7 @@ def _load_tagger(column: str, batch_tokens: int | None, folder: Path, precision:
 
     tagger = EntityTagger.load(folder)
 
-    def columns(block: Any) -> dict[str, list[Any]]:
+    def columns(block: "pa.Table") -> dict[str, list[Any]]:
         rows = (Document(str(number), text) for number, text in enumerate(block[column].to_pylist()))
         documents = tagger.tag_documents(rows, precision=precision, batch_tokens=batch_tokens)
         return {"entities": [list(map(asdict, _rounded(document).entities)) for document in documents]}
@@ -299,8 +309,8 @@ def _load_tagger(column: str, batch_tokens: int | None, folder: Path, precision:
 
 
 def run(settings: TagSettings, context: StageContext) -> Metrics:
-    """The stage `domain.ner-tag`: the documents and their entities, in `entities` with the suffix of the format."""
-    suffix = "" if settings.output == "brat" else next(each for each in SUFFIXES if SUFFIXES[each] == settings.output)
+    """The stage `domain.ner-tag`: writes documents and their entities to `entities`, with the suffix of the format."""
+    suffix = "" if settings.output == "brat" else FORMATS[settings.output].suffixes[0]
     options = settings.model_dump(include=set(TagOptions.model_fields))
     options |= {"with_text": settings.with_text or not context.sensitive}
     with connect(context.engine, context.process_group) as executor:

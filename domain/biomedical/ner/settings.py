@@ -1,4 +1,4 @@
-"""Settings of NER training, scoring and tagging; free of torch."""
+"""Settings of NER training, evaluation and tagging; loads no torch."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -45,7 +45,7 @@ class EntitySource(DataSource):
 
 
 class NerSettings(TrainingSettings):
-    """A BERT that is trained to find entities in sentences of words."""
+    """Training of a BERT that finds entities in sentences of words."""
 
     base: ModelSource
     """Any BERT: a model of the hub, a folder that a pretraining wrote, a sentence encoder."""
@@ -90,14 +90,14 @@ class NerSettings(TrainingSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _default_rate_of_a_crf(cls, given: Any) -> Any:
-        """Fills in the rate, so that it counts in the fingerprint: a CRF without it learned at the network's rate."""
-        is_crf = isinstance(given, dict) and given.get("decoder") == "crf"
-        return {"crf_learning_rate": CRF_LEARNING_RATE, **given} if is_crf else given
+    def _default_rate_of_a_crf(cls, values: Any) -> Any:
+        """Fills in the rate, so that the fingerprint has it."""
+        is_crf = isinstance(values, dict) and values.get("decoder") == "crf"
+        return {"crf_learning_rate": CRF_LEARNING_RATE, **values} if is_crf else values
 
 
 class NerEvaluateSettings(Settings):
-    """A model scored on annotated files, as it is."""
+    """Evaluation of a trained model on annotated files."""
 
     model: TaggerSource
     """Tagger: a model folder, `@stage/model`, `package:name/path` or a hub id."""
@@ -127,7 +127,7 @@ class TagOptions(Settings):
 
 
 class TagSettings(TagOptions):
-    """Documents whose entities a model finds."""
+    """Tagging of the documents of a file or folder."""
 
     model: TaggerSource
     """Tagger: a model folder, `@stage/model`, `package:name/path` or a hub id."""

@@ -1,4 +1,4 @@
-"""The stage `domain.ner`: a BERT is trained to find entities, and calibrated."""
+"""The stage `domain.ner`: trains a BERT to find entities, and calibrates it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -42,13 +42,13 @@ from domain.text.windows import Integers, ranges
 
 def run(settings: NerSettings, context: StageContext) -> Metrics:
     """Trains a model, calibrates it on the dev data, and writes `model/`."""
-    listed = context.output / "rejects.jsonl" if context.process_group.is_main else None
-    with Rejects(listed, settings.max_rejects) as rejects, spinner("reading documents"):
+    rejects_file = context.output / "rejects.jsonl" if context.process_group.is_main else None
+    with Rejects(rejects_file, settings.max_rejects) as rejects, spinner("reading documents"):
         read = partial(read_examples, rejects=rejects, drop_misplaced=settings.drop_misplaced)
         examples = of_types(read(settings.train, once=True), settings.types)
         dev = of_types(read(settings.dev), settings.types) if settings.dev else []
     shared = _shared_with_dev(examples, dev)
-    if summary := divided_summary(divided_tokens(examples), sum(len(each.entity_tokens) for each in examples)):
+    if summary := divided_summary(divided_tokens(examples), sum(len(example.entity_tokens) for example in examples)):
         log(f"train: {summary}")
     labels = LabelSet.of_types(_types(examples, dev, settings), settings.scheme)
     model = start_model(settings, labels, context.cache)
@@ -60,16 +60,16 @@ def run(settings: NerSettings, context: StageContext) -> Metrics:
         if dev:
             with spinner("calibrating"):
                 model = replace(model, temperature=task.temperature())
-            gold = sum(len(each.entities) + len(each.untaggable) for each in dev)
+            gold = sum(len(example.entities) + len(example.untaggable) for example in dev)
             metrics |= {"temperature": model.temperature, "dev/gold_entities": gold}
         save_model(model, context.output / "model")
     return {**metrics, "train_sentences": len(examples), "train_words": len(task.tags), **shared}
 
 
 def _shared_with_dev(examples: Sequence[Example], dev: Sequence[Example]) -> Metrics:
-    """How many distinct sentences of dev are in train, which is logged.
+    """The number of distinct sentences of dev that are in train, which is logged.
 
-    Raises RequestError for whole documents, and where most sentences are: dev is then a copy.
+    Raises RequestError for whole documents in both, and for a dev most of whose sentences are in train.
     """
     if not dev:
         return {}
@@ -78,7 +78,7 @@ def _shared_with_dev(examples: Sequence[Example], dev: Sequence[Example]) -> Met
             f"dev: expected documents that are not in train, found {documents:,} that share more than half of their "
             "sentences with one of train. Leave them out of one of the two."
         )
-    in_train, in_dev = ([example.tokens for example in some] for some in (examples, dev))
+    in_train, in_dev = ([example.tokens for example in split] for split in (examples, dev))
     shared, distinct = count_leaked(in_train, in_dev, "dev", "sentences"), len(set(in_dev))
     if distinct >= MIN_RECORDS and shared > distinct / 2:
         raise RequestError(
@@ -89,28 +89,28 @@ def _shared_with_dev(examples: Sequence[Example], dev: Sequence[Example]) -> Met
 
 
 def _types(examples: Sequence[Example], dev: Sequence[Example], settings: NerSettings) -> list[str]:
-    """The types to train on. Raises RequestError where there are none, or dev data has others or no entity to score."""
+    """The types to train on. Raises RequestError if there are none, or dev data have others, or no entity to score."""
     types = types_in(examples)
-    entities = sum(len(each.entities) for each in examples)
+    entities = sum(len(example.entities) for example in examples)
     check_labels("train: types of entities", len(types), entities, settings.max_swapped)
     absent = sorted({*settings.types, *types_in(dev)} - set(types))
     if not types or absent:
-        where = ", ".join(str(source.path) for source in settings.train)
+        files = ", ".join(str(source.path) for source in settings.train)
         raise RequestError(
             f"train: expected entities of the types {', '.join(absent) or 'to train on'}, found "
-            f"{', '.join(types) or 'none'} in {where}. Set `types` to those that train and dev have in common."
+            f"{', '.join(types) or 'none'} in {files}. Set `types` to those that train and dev have in common."
         )
-    if settings.dev and not any(each.entities for each in dev):
-        where = ", ".join(str(source.path) for source in settings.dev)
+    if settings.dev and not any(example.entities for example in dev):
+        files = ", ".join(str(source.path) for source in settings.dev)
         raise RequestError(
-            f"dev: expected entities, found none in {where}, so that no evaluation could choose the best weights. Give "
+            f"dev: expected entities, found none in {files}, so that no evaluation could choose the best weights. Give "
             "another file as `dev`, or leave it out."
         )
     return types
 
 
 class NerTask:
-    """Tags of words, as the training loop asks for them; an item is a window."""
+    """The task of the training loop: the tags of words; an item is a window."""
 
     def __init__(
         self,
@@ -136,14 +136,14 @@ class NerTask:
         self.criterion = "dev/f1" if dev else None
 
     def rate_factors(self) -> dict[str, float]:
-        """Factors of the learning rate of the CRF's scores; the network has none."""
+        """Factors by which the learning rate of the CRF's scores differs from the network's."""
         if self.model.crf is None or self.crf_learning_rate is None:
             return {}
         factor = self.crf_learning_rate / self.learning_rate
         return {f"crf.{name}": factor for name, _ in self.model.crf.named_parameters()}
 
     def collate(self, items: Items, epoch: int) -> Batch:
-        """The windows `items`, the tags of the words they own, and for a CRF these words as `WordSequences`."""
+        """A batch of the windows `items`: inputs, tags of the words that they own, and for a CRF `WordSequences`."""
         windows = self.windows.chosen(items)
         inputs = self.entity_model.splitter.batch(self.subwords, windows, int(self.lengths[items].max()), len(items))
         if self.mask_share:
@@ -157,43 +157,43 @@ class NerTask:
         return Batch(inputs, {"tags": len(inputs["tags"])})
 
     def _masked(self, ids: Tensor, items: Items, epoch: int) -> Tensor:
-        """The ids of the windows `items`, (windows, tokens), with the mask in the place of some subwords."""
-        rows, places = np.indices(ids.shape)
-        draws = uniform_draws(self.seed, epoch, items[rows.ravel()], places.ravel())[:, 0].reshape(ids.shape)
-        is_subword = (places > 0) & (places < self.lengths[items][:, None] - 1)  # not [CLS], not [SEP]
+        """The ids of the windows `items`, (windows, tokens), with some subwords replaced by the mask."""
+        rows, columns = np.indices(ids.shape)
+        draws = uniform_draws(self.seed, epoch, items[rows.ravel()], columns.ravel())[:, 0].reshape(ids.shape)
+        is_subword = (columns > 0) & (columns < self.lengths[items][:, None] - 1)  # not [CLS], not [SEP]
         return ids.masked_fill(torch.from_numpy(is_subword & (draws < self.mask_share)), self.mask_id)
 
     def loss(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
         """The negative log-likelihood of the tags, in nats, summed over words."""
         inputs = dict(batch.inputs)
         tags = inputs.pop("tags")
-        of_sequences = [inputs.pop(name) for name in WordSequences._fields if name in inputs]
+        sequences = [inputs.pop(name) for name in WordSequences._fields if name in inputs]
         emissions = model(**inputs)  # (words, tags)
         if self.model.crf is None:
             return {"tags": cross_entropy(emissions, tags, reduction="sum")}
-        return {"tags": -self.model.crf.log_likelihood(emissions, tags, WordSequences(*of_sequences)).sum()}
+        return {"tags": -self.model.crf.log_likelihood(emissions, tags, WordSequences(*sequences)).sum()}
 
     def evaluate(self, process_group: ProcessGroup = SINGLE_PROCESS) -> Metrics:
-        """Strict precision, recall and F1 on the dev data, and of several types each one's F1."""
+        """Strict precision, recall and F1 on the dev data; with several types also the F1 of each."""
         if not self.dev:
             return {}
         types = self.entity_model.labels.types
-        found = map_over_processes(lambda examples: self._decoded(examples).token_spans(), self.dev, process_group)
+        predicted = map_over_processes(lambda examples: self._decoded(examples).token_spans(), self.dev, process_group)
         untaggable = [example.untaggable for example in self.dev]
-        counts = count_entities(self.gold, untaggable, found, np.arange(len(self.gold)), types)
+        counts = count_entities(self.gold, untaggable, predicted, np.arange(len(self.gold)), types)
         metrics = entity_metrics(counts, types)
-        shown = ["precision", "recall", "f1", *([f"f1/{name}" for name in types] if types[1:] else [])]
-        return {f"dev/{name}": metrics[name] for name in shown if name in metrics}
+        reported = ["precision", "recall", "f1", *([f"f1/{name}" for name in types] if types[1:] else [])]
+        return {f"dev/{name}": metrics[name] for name in reported if name in metrics}
 
     def temperature(self) -> float:
-        """What scores are best divided by."""
-        found = self._decoded(self.dev)
-        return fit_temperature(found.confidences, which_are_right(self.gold, found.token_spans()))
+        """The temperature that calibrates confidences best on the dev data."""
+        decoded = self._decoded(self.dev)
+        return fit_temperature(decoded.confidences, which_are_right(self.gold, decoded.token_spans()))
 
     def _decoded(self, examples: Sequence[Example]) -> Decoded:
         subwords = self.entity_model.splitter([example.tokens for example in examples])
         decoding = partial(decode, self.entity_model)
-        (decoded,) = compute_blocks(self.model, [subwords], lambda cut: len(cut.ids), decoding, self.precision)
+        (decoded,) = compute_blocks(self.model, [subwords], lambda block: len(block.ids), decoding, self.precision)
         return decoded
 
 
@@ -202,7 +202,7 @@ def tag_numbers(examples: Sequence[Example], labels: LabelSet) -> Integers:
 
     `acute gout seen` with a disease of words 0 to 2 gives [1, 2, 0] where the tags are O, B-Disease and I-Disease.
     """
-    numbers, words = labels.number, sum(len(each.tokens) for each in examples)
+    numbers, words = labels.number, sum(len(example.tokens) for example in examples)
     tags, first = np.full(words, numbers[OUTSIDE], np.int64), 0
     for example in examples:
         for start, end, kind in example.entities:

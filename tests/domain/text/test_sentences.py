@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from domain.text.sentences import each_sentence, sentence_spans
+from domain.text.sentences import iterate_sentences, sentence_spans
 
 SAMPLES = Path(__file__).parent / "sentence_samples"
 
@@ -143,7 +143,7 @@ def test_a_long_text_is_read_a_paragraph_at_a_time():
     text = paragraph * 8_000
     tracemalloc.start()
     try:
-        count = sum(1 for _ in each_sentence(text))
+        count = sum(1 for _ in iterate_sentences(text))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -94,7 +94,7 @@ FAULTS = {
         (passages({"offset": "0"}), "passages.0.offset: Input"),
         (
             passages({"offset": 0, "text": "abc"}, {"offset": 2, "text": "d"}),
-            "passages that do not follow one another (the one at 2 begins 1 before the end",
+            "passages that overlap or are out of order (the one at 2 begins 1 before the end",
         ),
         (
             passages({"offset": 0, "text": "a", "annotations": [{"locations": [{"offset": 0, "length": 1}]}]}),
