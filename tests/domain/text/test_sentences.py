@@ -17,22 +17,22 @@ def sentences(text):
 
 def marked(file):
     """The text of each document of a sample, and its sentences as they were marked by hand."""
-    found = []
+    documents = []
     for document in file.read_text(encoding="utf-8").split("== ")[1:]:
         lines = [line.replace("⏎", "\n") for line in document.strip("\n").split("\n")[1:]]
         text = "".join(line if line.endswith("\n") else f"{line} " for line in lines)
-        found.append((text, [line.rstrip("\n") for line in lines]))
-    return found
+        documents.append((text, [line.rstrip("\n") for line in lines]))
+    return documents
 
 
 @pytest.mark.parametrize("name", ["clinical", "clinical_unseen", "scientific", "scientific_unseen"])
 def test_sentences_marked_by_hand_are_found(name):
-    right = found = wanted = 0
+    right = predicted = gold = 0
     for text, by_hand in marked(SAMPLES / f"{name}.txt"):
         ours = sentences(text)
-        right, found, wanted = right + len({*ours} & {*by_hand}), found + len({*ours}), wanted + len({*by_hand})
-    assert right / found > 0.9
-    assert right / wanted > 0.9
+        right, predicted, gold = right + len({*ours} & {*by_hand}), predicted + len({*ours}), gold + len({*by_hand})
+    assert right / predicted > 0.9
+    assert right / gold > 0.9
 
 
 @pytest.mark.parametrize(
@@ -106,10 +106,10 @@ WRAPPED = (
 
 
 @pytest.mark.parametrize("width", range(60, 110, 7))
-def test_a_text_has_the_same_sentences_at_whatever_width_it_is_wrapped(width):
-    found = sentences("\n".join(textwrap.wrap(WRAPPED, width)))
-    assert [" ".join(sentence.split()) for sentence in found] == sentences(WRAPPED)
-    assert len(found) == 6
+def test_sentences_do_not_depend_on_the_width_of_wrapped_lines(width):
+    wrapped = sentences("\n".join(textwrap.wrap(WRAPPED, width)))
+    assert [" ".join(sentence.split()) for sentence in wrapped] == sentences(WRAPPED)
+    assert len(wrapped) == 6
 
 
 def test_lines_of_a_text_that_is_not_wrapped_are_sentences():
@@ -117,18 +117,18 @@ def test_lines_of_a_text_that_is_not_wrapped_are_sentences():
     assert sentences("\n".join(lines)) == [line.strip() for line in lines]
 
 
-def test_nothing_but_white_space_lies_outside_the_spans_whatever_the_text():
+def test_only_white_space_is_outside_the_spans_of_any_text():
     rng = random.Random(3)
     marks = ["1.", "12", "[1]", *'."?!()µ', "..", " ", "\n", "\n\n", "\t"]
     pieces = ["Dr", "E", "coli", "- ", *marks]
     for _ in range(2000):
         text = "".join(rng.choices(pieces, k=rng.randrange(30)))
-        place = 0
+        last_end = 0
         for start, end in sentence_spans(text):
-            assert place <= start < end
-            assert text[place:start].strip() == "" and text[start:end] == text[start:end].strip()
-            place = end
-        assert text[place:].strip() == ""
+            assert last_end <= start < end
+            assert text[last_end:start].strip() == "" and text[start:end] == text[start:end].strip()
+            last_end = end
+        assert text[last_end:].strip() == ""
 
 
 @pytest.mark.parametrize(

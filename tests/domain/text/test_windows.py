@@ -10,7 +10,7 @@ from domain.text.windows import blocks, cut_windows
 
 
 def by_hand(length, size, overlap):
-    """Windows one after the other, until one reaches the end; that one is moved back until it is full."""
+    """Windows one after the other; the one that reaches the end is moved back until it is full."""
     windows = []
     start = 0
     while length and (not windows or windows[-1][1] < length):
@@ -20,9 +20,9 @@ def by_hand(length, size, overlap):
     return windows
 
 
-def owner_by_hand(place, windows):
-    """The window whose nearer border is farthest away; the first of those that are as good."""
-    space = [min(place - start, end - 1 - place) if start <= place < end else -1 for start, end in windows]
+def owner_by_hand(position, windows):
+    """The first of the windows whose nearer border is farthest from the position."""
+    space = [min(position - start, end - 1 - position) if start <= position < end else -1 for start, end in windows]
     return space.index(max(space))
 
 
@@ -30,17 +30,19 @@ def test_windows_and_owners_of_many_sequences_are_those_of_a_search_over_each():
     generator = np.random.default_rng(0)
     sizes, lengths = generator.integers(1, 12, 300), generator.integers(0, 60, 300)
     overlaps = generator.integers(0, sizes)
-    found, begins = cut_windows(lengths, sizes, overlaps), np.cumsum(lengths) - lengths
+    windows, begins = cut_windows(lengths, sizes, overlaps), np.cumsum(lengths) - lengths
     for sequence, case in enumerate(zip(lengths.tolist(), sizes.tolist(), overlaps.tolist(), strict=True)):
         expected = by_hand(*case)
-        starts, ends, *owned = (each - begins[sequence] for each in found.chosen(found.sequences == sequence)[1:])
+        starts, ends, *owned = (
+            column - begins[sequence] for column in windows.chosen(windows.sequences == sequence)[1:]
+        )
         assert list(zip(starts.tolist(), ends.tolist(), strict=True)) == expected
         owners = [window for window, (first, end) in enumerate(zip(*owned, strict=True)) for _ in range(first, end)]
-        assert owners == [owner_by_hand(place, expected) for place in range(case[0])]
+        assert owners == [owner_by_hand(position, expected) for position in range(case[0])]
 
 
 @pytest.mark.parametrize("overlap", [-1, 8, 9])
-def test_windows_that_would_not_move_on_are_refused(overlap):
+def test_an_overlap_of_a_whole_window_is_refused(overlap):
     with pytest.raises(ValueError, match="larger than their overlap"):
         cut_windows(np.array([20]), 8, overlap)
 
@@ -51,7 +53,7 @@ def test_blocks_are_closed_as_soon_as_they_are_full():
     assert list(blocks([], len, 10)) == []
 
 
-def test_what_is_made_ahead_comes_in_order_and_no_more_than_one_ahead():
+def test_prefetched_items_come_in_order_and_at_most_one_ahead():
     assert list(prefetch(iter([1, None, 2]))) == [1, None, 2]
     made = []
 

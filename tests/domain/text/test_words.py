@@ -24,7 +24,7 @@ from domain.text.words import UNSPACED, word_spans
         ("아스피린을 COX-2의", ["아스피린을", "COX", "-", "2의"]),
     ],
 )
-def test_words_are_those_a_person_sees(text, expected):
+def test_words_are_those_found_by_hand(text, expected):
     assert [text[start:end] for start, end in word_spans(text)] == expected
 
 

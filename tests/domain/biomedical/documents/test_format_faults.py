@@ -1,4 +1,4 @@
-"""Files that are not what they should be: each is reported with its file, line or id and what to do, never its text."""
+"""Faults of files are reported with file, line or id and what to do, never with the text of a file."""
 
 import gzip
 import json
@@ -200,7 +200,7 @@ def test_a_file_that_ends_in_the_middle_of_a_line_is_reported(tmp_path, capsys, 
 
 
 @pytest.mark.parametrize("name", ["text", "brat"])
-def test_a_sensitive_file_of_a_folder_goes_by_its_number(tmp_path, capsys, name):
+def test_a_sensitive_file_of_a_folder_is_named_by_its_number(tmp_path, capsys, name):
     (tmp_path / f"{SECRET}.txt").write_bytes(b"\xff")
     (tmp_path / "b.txt").write_text("a\0")
     (tmp_path / "b.ann").write_text("")
@@ -214,21 +214,18 @@ def test_a_sensitive_file_of_a_folder_goes_by_its_number(tmp_path, capsys, name)
     assert SECRET not in capsys.readouterr().err
 
 
-# Rejects
-
-
 def test_an_illegal_sentence_is_counted_with_its_document_and_the_others_are_read(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("-DOCSTART-\tO\n\na\tO\n\na\tI-X\n\nb\tB-X\n\n-DOCSTART-\tO\n\nc\tO\n")
     with Rejects(tmp_path / "rejects.jsonl", limit=1) as rejects:
-        assert [each.id for each in read_documents(path, rejects=rejects)] == ["a-2"]
+        assert [document.id for document in read_documents(path, rejects=rejects)] == ["a-2"]
     assert json.loads((tmp_path / "rejects.jsonl").read_text()) == {
         "file": str(path), "line": 5, "reason": "an illegal tag sequence",
         "detail": "in IOB2, 1 of 1 tags of the sentence are not allowed where they are",
     }  # fmt: skip
 
 
-def test_a_document_on_a_line_with_all_others_goes_by_its_id(tmp_path):
+def test_a_document_on_a_line_with_others_is_named_by_its_id(tmp_path):
     documents = [{"id": number, "passages": [{"offset": 0, "text": "abc"}]} for number in range(5)]
     documents[2]["passages"][0]["offset"] = "0"
     documents[3]["id"] = "\ud800"

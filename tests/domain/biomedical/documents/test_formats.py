@@ -33,11 +33,11 @@ ALPHABET = [
     "\n", "\r\n", "\r", "𝒜", "😀", "👩‍🔬", "漢", "한", "א", "ש", "हि", "\U000e0041", "\uffff",
     "T1\t", "\nT1\tX 0 1\ta\n", "1|t|", "-DOCSTART-",
 ]  # fmt: skip
-PLAIN = [each for each in ALPHABET if not set(each) & set("\0\t\r\n") and each != "-DOCSTART-"]
+PLAIN = [sign for sign in ALPHABET if not set(sign) & set("\0\t\r\n") and sign != "-DOCSTART-"]
 
 
 def random_entities(draw, text):
-    """Nested, overlapping and discontinuous ones, at the very start and end of `text` often."""
+    """Nested, overlapping and discontinuous entities, often at the start and the end of `text`."""
     entities = []
     borders = sorted({0, len(text), *(draw.randint(0, len(text)) for _ in range(5))})
     for start, end in combinations(borders, 2):
@@ -52,7 +52,7 @@ def random_entities(draw, text):
 def random_document(draw, name, alphabet=ALPHABET, broken=True):
     text = "".join(draw.choices(alphabet, k=draw.randint(0, 30)))
     entities = random_entities(draw, text)
-    return Document(name, text, entities if broken else tuple(replace(each, fragments=()) for each in entities))
+    return Document(name, text, entities if broken else tuple(replace(entity, fragments=()) for entity in entities))
 
 
 def round_trip(folder, name, documents, rejects=None):
@@ -63,12 +63,9 @@ def round_trip(folder, name, documents, rejects=None):
 
 
 def bare(document):
-    """What every format keeps."""
+    """The parts that every format keeps."""
     entities = [(entity.start, entity.end, entity.type) for entity in document.entities]
     return document.id, document.text, entities
-
-
-# Round trips
 
 
 @pytest.mark.parametrize("name", ["jsonl", "bioc"])
@@ -77,12 +74,12 @@ def test_json_holds_every_document_to_the_character(tmp_path, name):
     documents = [random_document(draw, f"d{number}") for number in range(300)]
     if name == "jsonl":
         tokens = (words_document(draw, str(number)) for number in range(20))
-        documents += [replace(each, passages=(Passage(0, len(each.text), "x"),)) for each in tokens]
+        documents += [replace(document, passages=(Passage(0, len(document.text), "x"),)) for document in tokens]
     assert round_trip(tmp_path, name, documents) == documents
 
 
 def on_one_line(text, entity):
-    """The entity as brat reads it: what only a line break and white space divides is one."""
+    """The entity as brat reads it: fragments that only a line break and white space divide are one."""
     between = text[entity.spans[0][1] : entity.spans[-1][0]]
     return replace(entity, fragments=()) if between.isspace() and set(between) & set("\r\n") else entity
 
@@ -94,43 +91,48 @@ def test_brat_holds_every_text_to_the_character_and_refuses_entities_with_a_tab_
         back = round_trip(tmp_path, "brat", documents, rejects)
     assert set(rejects.counts) == {"an entity that no line can hold"}
     held = [
-        replace(each, entities=tuple(on_one_line(each.text, entity) for entity in each.entities))
-        for each in documents
-        if not any("\t" in entity.text for entity in each.entities)
-        and not {each.text[place] for entity in each.entities for a, b in entity.spans for place in (a, b - 1)}
+        replace(document, entities=tuple(on_one_line(document.text, entity) for entity in document.entities))
+        for document in documents
+        if not any("\t" in entity.text for entity in document.entities)
+        and not {
+            document.text[border] for entity in document.entities for a, b in entity.spans for border in (a, b - 1)
+        }
         & set("\r\n")
     ]
     assert back == held
-    assert any(set("\r\n") & set(entity.text) for each in held for entity in each.entities)
+    assert any(set("\r\n") & set(entity.text) for document in held for entity in document.entities)
     assert 20 < len(held) < 190
     for document in held:
         assert (tmp_path / "documents" / f"{document.id}.txt").read_bytes() == document.text.encode()
 
 
 def test_pubtator_holds_every_text_on_one_line_to_the_character(tmp_path):
-    draw, on_a_line = random.Random(6), [each for each in PLAIN if each == "".join(each.splitlines())]
+    draw, on_a_line = random.Random(6), [sign for sign in PLAIN if sign == "".join(sign.splitlines())]
     documents = [random_document(draw, f"d{number}", on_a_line, broken=False) for number in range(200)]
-    for found, document in zip(round_trip(tmp_path, "pubtator", documents), documents, strict=True):
+    for copy, document in zip(round_trip(tmp_path, "pubtator", documents), documents, strict=True):
         plain = tuple(replace(entity, confidence=None) for entity in document.entities)
-        assert replace(found, passages=()) == replace(document, entities=plain)
+        assert replace(copy, passages=()) == replace(document, entities=plain)
 
 
 def test_pubtator_is_read_by_bioc_with_every_annotation_at_its_place(tmp_path):
-    """The package `bioc` divides fields and lines by rules of its own."""
+    """The package `bioc` has other rules for fields and lines."""
     draw = random.Random(10)
-    alphabet = [each for each in ALPHABET if not set(each) & set("\0\t|")]
+    alphabet = [sign for sign in ALPHABET if not set(sign) & set("\0\t|")]
     documents = [random_document(draw, f"d{number}", alphabet, broken=False) for number in range(300)]
-    documents = [each for each in documents if each.text.strip()]  # it skips the others
-    assert any(entity.identifier is None for each in documents for entity in each.entities)
+    documents = [document for document in documents if document.text.strip()]  # it skips the others
+    assert any(entity.identifier is None for document in documents for entity in document.entities)
     path = tmp_path / "documents.pubtator"
     write_documents(path, documents)
     with path.open(encoding="utf-8", newline="") as file:
         theirs = list(bioc_pubtator.iterparse_s(file.read().splitlines()))
-    assert [each.pmid for each in theirs] == [each.id for each in documents]
-    for found, document in zip(theirs, documents, strict=True):
-        assert not found.relations
+    assert [document.pmid for document in theirs] == [document.id for document in documents]
+    for read, document in zip(theirs, documents, strict=True):
+        assert not read.relations
         expected = [(entity.start, entity.end, entity.type, entity.identifier or "-") for entity in document.entities]
-        assert [(int(each.start), int(each.end), each.type, each.id) for each in found.annotations] == expected
+        assert [
+            (int(annotation.start), int(annotation.end), annotation.type, annotation.id)
+            for annotation in read.annotations
+        ] == expected
 
 
 def test_line_breaks_become_spaces_of_equal_length_in_pubtator_and_are_counted(tmp_path, capsys):
@@ -151,10 +153,10 @@ def test_conll_holds_the_words_and_entities_of_every_document(tmp_path, name):
     draw = random.Random(7)
     documents = [words_document(draw, f"documents-{number}") for number in range(1, 200)]
     back = round_trip(tmp_path, name, documents)
-    for document, found in zip(documents, back, strict=True):
-        tokens = [[found.text[start:end] for start, end in sentence] for sentence in found.sentences]
+    for document, copy in zip(documents, back, strict=True):
+        tokens = [[copy.text[start:end] for start, end in sentence] for sentence in copy.sentences]
         assert tokens == [[document.text[start:end] for start, end in sentence] for sentence in document.sentences]
-        assert places(found) == places(document)
+        assert places(copy) == places(document)
     again = tmp_path / f"again{SUFFIXES[name]}"
     write_documents(again, back, name)
     assert again.read_bytes() == (tmp_path / f"documents{SUFFIXES[name]}").read_bytes()
@@ -187,27 +189,28 @@ def places(document):
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
 def test_real_documents_survive_every_format(tmp_path, path, monkeypatch):
     monkeypatch.setattr("bertrelay.files.sync_contents", lambda _: None)  # of hundreds of files
-    documents = sorted(read_documents(path), key=lambda each: each.id)  # as the files of a folder are read
+    documents = sorted(read_documents(path), key=lambda document: document.id)  # as the files of a folder are read
     write_documents(tmp_path / "copy.tsv", read_documents(path))
     assert (tmp_path / "copy.tsv").read_bytes().replace(b"-DOCSTART-\tO\n\n", b"") == path.read_bytes()
     documents = documents[::5]
     for name in ("jsonl", "bioc", "pubtator", "brat"):
-        assert [bare(each) for each in round_trip(tmp_path, name, documents)] == [bare(each) for each in documents]
+        assert [bare(document) for document in round_trip(tmp_path, name, documents)] == [
+            bare(document) for document in documents
+        ]
     back = round_trip(tmp_path, "conll-iobes", documents)
-    assert [(each.text, places(each)) for each in back] == [(each.text, places(each)) for each in documents]
+    assert [(document.text, places(document)) for document in back] == [
+        (document.text, places(document)) for document in documents
+    ]
 
 
-def test_title_and_abstract_stay_apart_where_that_loses_nothing(tmp_path):
+def test_title_and_abstract_stay_apart_where_no_entity_is_lost(tmp_path):
     passages = (Passage(0, 5, "title"), Passage(6, 12, "abstract"))
     document = Document("1", "Title wholly", (Entity(0, 5, "X"), Entity(6, 12, "Y")), passages)
     over = Document("2", "Title wholly", (Entity(3, 8, "X"),), passages)
     line = Document("3", "Title\nwholly", (), passages)
     assert round_trip(tmp_path, "pubtator", [document]) == [document]
-    kept, *others = round_trip(tmp_path, "bioc", [document, over, line])
-    assert (kept, others) == (document, [replace(over, passages=()), replace(line, passages=())])
-
-
-# Files as others write them
+    whole, *others = round_trip(tmp_path, "bioc", [document, over, line])
+    assert (whole, others) == (document, [replace(over, passages=()), replace(line, passages=())])
 
 
 def test_pubtator_as_ncbi_writes_it(tmp_path, capsys):
@@ -251,12 +254,12 @@ def test_brat_as_its_authors_show_it(tmp_path):
     ]
 
 
-def test_a_note_that_is_no_probability_is_a_note(tmp_path):
+def test_a_note_without_a_probability_is_skipped(tmp_path):
     notes = {"0.98": 0.98, "1e-05": 1e-05, "9.5e-07": 9.5e-07, "95": None, "3-4": None, "1.2.3": None, "1e": None}
     for number, note in enumerate(notes):
         (tmp_path / f"{number}.txt").write_text("gout")
         (tmp_path / f"{number}.ann").write_text(f"T1\tDisease 0 4\tgout\n#1\tAnnotatorNotes T1\tconfidence {note}\n")
-    assert [each.entities[0].confidence for each in read_documents(tmp_path)] == list(notes.values())
+    assert [document.entities[0].confidence for document in read_documents(tmp_path)] == list(notes.values())
 
 
 def test_bioc_as_pubtator_gives_it_line_by_line(tmp_path):
@@ -285,17 +288,17 @@ def test_bioc_as_pubtator_gives_it_line_by_line(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"), [("0.5", 0.5), (1, 1.0), ("high", None), ("nan", None), ("1e400", None), (87, None)]
+    ("value", "expected"), [("0.5", 0.5), (1, 1.0), ("high", None), ("nan", None), ("1e400", None), (87, None)]
 )
-def test_a_confidence_of_bioc_is_a_probability_or_none(tmp_path, given, expected):
-    annotation = {"infons": {"type": "X", "confidence": given}, "locations": [{"offset": 0, "length": 1}]}
+def test_a_confidence_of_bioc_is_a_probability_or_none(tmp_path, value, expected):
+    annotation = {"infons": {"type": "X", "confidence": value}, "locations": [{"offset": 0, "length": 1}]}
     passages = [{"offset": 0, "text": "a", "annotations": [annotation]}]
     (tmp_path / "a.json").write_text(json.dumps({"id": "1", "passages": passages}))
     (document,) = read_documents(tmp_path / "a.json")
     assert document.entities == (Entity(0, 1, "X", expected),)
 
 
-def test_null_is_nothing_where_a_list_or_an_object_may_be_absent(tmp_path):
+def test_null_counts_as_absent(tmp_path):
     none = {"infons": None, "sentences": None, "annotations": None, "relations": None}
     location = {"offset": 0, "length": 4}
     annotation = {"infons": {"type": "X"}, "text": None, "locations": [location]}
@@ -311,13 +314,16 @@ def test_null_is_nothing_where_a_list_or_an_object_may_be_absent(tmp_path):
     assert document == Document("1", "gout", (Entity(0, 4, "X"),))
 
 
-def test_brat_files_are_packed_and_named_as_they_like(tmp_path):
+def test_brat_files_may_be_gzip_and_in_upper_case(tmp_path):
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"gout"))
     (tmp_path / "a.ann.gz").write_bytes(gzip.compress(b"T1\tDisease 0 4\tgout\n"))
     (tmp_path / "b.TXT").write_text("flu")
     (tmp_path / "b.Ann").write_text("T1\tDisease 0 3\tflu\n", encoding="utf-8-sig")
     first, second = read_documents(tmp_path)
-    assert [(each.id, each.text, len(each.entities)) for each in (first, second)] == [("a", "gout", 1), ("b", "flu", 1)]
+    assert [(one.id, one.text, len(one.entities)) for one in (first, second)] == [
+        ("a", "gout", 1),
+        ("b", "flu", 1),
+    ]
     assert [*read_documents(tmp_path / "a.txt.gz"), *read_documents(tmp_path / "b.Ann")] == [first, second]
     (tmp_path / "b.TXT").unlink()
     with Rejects(None, limit=1) as rejects:
@@ -388,14 +394,12 @@ def test_raw_text_keeps_its_line_ends_and_its_name(tmp_path):
     (tmp_path / "note.txt").write_bytes("\ufeffOne.\r\nTwo.\r".encode())
     (document,) = read_documents(tmp_path / "note.txt")
     assert (document.id, document.text) == ("note", "\ufeffOne.\r\nTwo.\r")
-    assert [each.text for each in read_documents(tmp_path / "note.txt", "lines")] == ["One.", "Two."]
+    assert [document.text for document in read_documents(tmp_path / "note.txt", "lines")] == ["One.", "Two."]
     (tmp_path / "b.TXT").write_text("two")
     (tmp_path / "c.txt.gz").write_bytes(gzip.compress(b"three"))
     (tmp_path / "d.md").write_text("four")
-    assert [each.id for each in read_documents(tmp_path)] == ["b", "c", "note"]
+    assert [document.id for document in read_documents(tmp_path)] == ["b", "c", "note"]
 
-
-# What a format cannot hold
 
 OVER = (Entity(0, 3, "X"),)
 CANNOT = [
@@ -427,12 +431,12 @@ CANNOT = [
 @pytest.mark.parametrize(
     ("name", "document", "reason"), CANNOT, ids=lambda value: value if isinstance(value, str) else ""
 )
-def test_what_a_format_cannot_hold_is_refused_and_counted(tmp_path, name, document, reason):
+def test_documents_that_a_format_cannot_hold_are_refused_and_counted(tmp_path, name, document, reason):
     with Rejects(None, limit=1) as rejects:
         write_documents(tmp_path / "out", [document, Document("2", "fine")], name, rejects)
     assert rejects.counts == {reason: 1}
     if name != "html":
-        assert [each.text for each in read_documents(tmp_path / "out", name)] == ["fine"]
+        assert [document.text for document in read_documents(tmp_path / "out", name)] == ["fine"]
     with pytest.raises(RequestError, match=reason) as caught:
         write_documents(tmp_path / "none", [document], name)
     assert "JSONL" in str(caught.value)
@@ -448,20 +452,17 @@ def test_a_name_that_no_output_can_have_is_refused(tmp_path, monkeypatch, path, 
     (tmp_path / "link").symlink_to("empty")
     with pytest.raises(RequestError, match=r"output: expected a (new folder|name)"):
         write_documents(path, [Document("x", "other")], name)
-    assert {each.name for each in tmp_path.iterdir()} == {"empty", "link"}
+    assert {path.name for path in tmp_path.iterdir()} == {"empty", "link"}
 
 
-def test_a_brat_folder_with_something_in_it_stays_as_it_is(tmp_path):
+def test_a_brat_folder_with_files_is_not_overwritten(tmp_path):
     (tmp_path / "x.txt").write_text("mine")
     with pytest.raises(RequestError, match="new folder"):
         write_documents(tmp_path, [Document("x", "other")], "brat")
     assert (tmp_path / "x.txt").read_text() == "mine"
 
 
-# As spaCy has them
-
-
-def test_spacy_is_asked_for_where_it_is_missing(monkeypatch):
+def test_missing_spacy_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "spacy", None)
     with pytest.raises(RequestError, match="pip install spacy"):
         Document("1", "gout").to_spacy()
@@ -471,6 +472,6 @@ def test_spacy_has_the_same_entities():
     spacy = pytest.importorskip("spacy")
     entities = (Entity(0, 5, "Gene", identifier="5743"), Entity(25, 46, "Disease"), Entity(31, 46, "Disease"))
     doc = Document("1", "COX-2 inhibitors against acute gouty arthritis.", entities).to_spacy(spacy.blank("en"))
-    kept = [(each.text, each.label_, each.kb_id_) for each in doc.ents]
-    assert kept == [("COX-2", "Gene", "5743"), ("acute gouty arthritis", "Disease", "")]
+    entities = [(entity.text, entity.label_, entity.kb_id_) for entity in doc.ents]
+    assert entities == [("COX-2", "Gene", "5743"), ("acute gouty arthritis", "Disease", "")]
     assert len(doc.spans["entities"]) == 3

@@ -7,7 +7,7 @@ NASTY = '<script>alert("x")</script> & 𝒜 café\x00\x07\u202e'
 
 
 class Reader(HTMLParser):
-    """What a browser would show: the text of marked paragraphs, and each mark with its attributes."""
+    """The content that a browser shows: the text of marked paragraphs, and each mark with its attributes."""
 
     def __init__(self, html):
         super().__init__()
@@ -35,5 +35,5 @@ def test_every_text_is_escaped_and_shown_whole():
     assert read.text == NASTY.replace("\x00", "␀").replace("\x07", "␇")
     assert not {"script", "i", "u", "link", "img"} & set(read.tags)
     assert [attributes["data-label"] for attributes, _ in read.marks] == ["<b>", 'a"b']
-    assert [place for _, place in read.marks] == [0, len(NASTY) - 1]
+    assert [start for _, start in read.marks] == [0, len(NASTY) - 1]
     assert read.marks[1][0]["title"] == 'a"b, 93 %, MESH:D1'

@@ -1,4 +1,4 @@
-"""No document is kept without annotations that its file has: they are read, or the document is rejected whole."""
+"""No document loses annotations of its file: they are read, or the whole document is rejected."""
 
 import json
 
@@ -100,7 +100,7 @@ def test_a_negative_offset_is_dropped_as_any_other_wrong_one(tmp_path, name):
     (tmp_path / name).write_text(gout[name])
     assert read(tmp_path / name) == ([], {IMPOSSIBLE: 1})
     (document,), rejected = read(tmp_path / name, reading=Reading(misplaced="drop"))
-    assert ([each.text for each in document.entities], rejected) == (["gout"], {})
+    assert ([entity.text for entity in document.entities], rejected) == (["gout"], {})
 
 
 SPANS = {
@@ -121,7 +121,7 @@ NO_SPANS = {
 
 
 @pytest.mark.parametrize("key", [*SPANS, *NO_SPANS])
-def test_spans_under_any_other_key_are_never_no_entities(tmp_path, key):
+def test_spans_under_another_key_reject_the_document(tmp_path, key):
     value = {"text": "Aspirin and gout", key: {**SPANS, **NO_SPANS}[key]}
     (tmp_path / "a.jsonl").write_text(json.dumps(value) + "\n")
     assert read(tmp_path / "a.jsonl")[1] == ({"entities of another shape": 1} if key in SPANS else {})

@@ -32,7 +32,7 @@ def test_spans_are_those_of_seqevals_strict_mode_on_any_tags(scheme):
     draw = random.Random(1)
     for _ in range(2000):
         tags = random_tags(draw, scheme)
-        theirs = {(found.start, found.end, found.tag) for found in Entities([tags], SCHEMES[scheme]).entities[0]}
+        theirs = {(entity.start, entity.end, entity.tag) for entity in Entities([tags], SCHEMES[scheme]).entities[0]}
         assert set(spans_of(tags, scheme)) == theirs, tags
 
 
@@ -50,16 +50,16 @@ def test_opened_and_unopened_spans_are_those_of_seqevals_lenient_mode_and_give_t
     assert 100 < legal < 1900
 
 
-def test_illegal_places_are_those_a_person_finds():
+def test_illegal_positions_are_those_found_by_hand():
     iob2 = {"O I-X": [1], "I-X B-X I-Y": [0, 2], "B-X I-X O B-X B-X": [], "": []}
     iobes = {"B-X O": [1], "B-X I-X": [1], "S-X E-X": [1], "B-X I-X E-X S-X O B-Y E-Y": [], "B-X E-Y": [1], "": []}
     for scheme, cases in (("IOB2", iob2), ("IOBES", iobes)):
-        for tags, places in cases.items():
-            assert illegal_places(tags.split(), scheme) == places
+        for tags, positions in cases.items():
+            assert illegal_places(tags.split(), scheme) == positions
 
 
 @pytest.mark.parametrize("scheme", ["IOB2", "IOBES"])
-def test_tags_and_spans_say_the_same(scheme):
+def test_tags_give_their_spans_back(scheme):
     draw = random.Random(3)
     for _ in range(500):
         borders = sorted(draw.sample(range(20), 6))
@@ -97,24 +97,24 @@ def in_a_row(sentences):
 
 
 @pytest.mark.parametrize("types", [["X", "Y-Z"], [""]])
-def test_iob1_and_bilou_are_recognised_and_say_the_same_spans(types):
+def test_iob1_and_bilou_are_recognised_and_have_the_same_spans(types):
     draw = random.Random(4)
-    found = Counter()
+    schemes = Counter()
     for _ in range(300):
         spans, sentences = [], []
         for _ in range(4):
             borders = sorted(draw.choices(range(12), k=6))
-            spans.append([TokenSpan(*each, draw.choice(types)) for each in pairwise(borders) if each[0] < each[1]])
-            spans[-1] = [each for each in spans[-1] if draw.random() < 0.6]
+            spans.append([TokenSpan(*pair, draw.choice(types)) for pair in pairwise(borders) if pair[0] < pair[1]])
+            spans[-1] = [span for span in spans[-1] if draw.random() < 0.6]
             sentences.append(tags_of(spans[-1], 12))
         assert scheme_of_tags(in_a_row(sentences)) == "IOB2" or not any(spans)
         iob1 = [in_iob1(tags) for tags in sentences]
-        bilou = [[tag.replace("E", "L").replace("S", "U") for tag in tags_of(each, 12, "IOBES")] for each in spans]
-        found[scheme_of_tags(in_a_row(iob1)), scheme_of_tags(in_a_row(bilou))] += any(spans)
+        bilou = [[tag.replace("E", "L").replace("S", "U") for tag in tags_of(listed, 12, "IOBES")] for listed in spans]
+        schemes[scheme_of_tags(in_a_row(iob1)), scheme_of_tags(in_a_row(bilou))] += any(spans)
         if any(spans):
             assert [spans_of(rewritten(tags, "IOB1")) for tags in iob1] == spans
             assert [spans_of(rewritten(tags, "BILOU"), "IOBES") for tags in bilou] == spans
-    assert set(+found) == {("IOB1", "BILOU")}
+    assert set(+schemes) == {("IOB1", "BILOU")}
     assert scheme_of_tags(["O", "I-X", "O", "B-X"]) == "IOB2"  # with a mistake, for B does not divide here
     for tags, scheme in {"O I-X B-X": "IOB1", "B-X I-X": "IOB2", "O O": "IOB2", "B-X E-X U-X": "IOBES"}.items():
         assert scheme_of_tags(tags.split()) == scheme

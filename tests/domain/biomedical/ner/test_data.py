@@ -1,4 +1,4 @@
-"""Annotated files to sentences: every gold entity stands in a tag, or is counted as beyond tags."""
+"""Sentences of annotated files: every gold entity is a span of words, or is counted as beyond tags."""
 
 import json
 from dataclasses import replace
@@ -9,11 +9,12 @@ from pydantic import ValidationError
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
-from domain.biomedical.documents.document import Document, Entity
+from domain.biomedical.documents.document import Document, Entity, sentences_of
 from domain.biomedical.documents.tags import TokenSpan
 from domain.biomedical.ner.data import Example, of_document, of_types, read_examples, types_in
 from domain.biomedical.ner.settings import EntitySource, NerSettings
 from domain.biomedical.ner.train import _types
+from domain.text.words import word_spans
 
 TEXT = "No sign of gout. Acute gouty arthritis was seen."
 
@@ -52,7 +53,7 @@ def test_entities_that_tags_cannot_represent_are_counted():
     inside_a_word = entity("gou", "Chemical")
     broken = replace(entity("Acute gouty"), fragments=((17, 22), (26, 28)))
     examples = list(of_document(Document("7", TEXT, (nested, whole, inside_a_word, broken))))
-    assert [each.untaggable for each in examples] == [("Chemical",), ("Disease", "Disease")]
+    assert [example.untaggable for example in examples] == [("Chemical",), ("Disease", "Disease")]
     assert examples[1].entities == ((1, 3, "Disease"),)
     assert types_in(examples) == ["Chemical", "Disease"]
     behind_the_last_word = Document("1", "gout \n ", (Entity(0, 4, "A"), Entity(5, 6, "B")))
@@ -62,7 +63,7 @@ def test_entities_that_tags_cannot_represent_are_counted():
     assert (example.tokens, example.untaggable) == ((), ("B",))
     assert list(of_document(Document("3", " \n "))) == []
     behind_given_tokens = Document("4", "gout. flu", (Entity(6, 9, "B"),), sentences=(((0, 4), (4, 5)), ()))
-    assert [each.untaggable for each in of_document(behind_given_tokens)] == [(), ("B",)]
+    assert [example.untaggable for example in of_document(behind_given_tokens)] == [(), ("B",)]
 
 
 def test_white_space_at_the_ends_is_trimmed_and_an_entity_given_twice_counts_once(read, capsys):
@@ -74,7 +75,7 @@ def test_white_space_at_the_ends_is_trimmed_and_an_entity_given_twice_counts_onc
     assert "2 × given twice, which counts once; 1 × white space at the ends, which is trimmed" in shown
 
 
-def test_a_misplaced_entity_costs_its_document_or_by_a_setting_itself_alone(read, tmp_path, capsys):
+def test_a_misplaced_entity_rejects_its_document_or_with_drop_misplaced_only_itself(read, tmp_path, capsys):
     entities = [{"start": 0, "end": 4, "type": "D", "text": "gout"}, {"start": 1, "end": 4, "type": "D", "text": "flu"}]
     line = json.dumps({"text": "gout is seen", "entities": entities})
     with pytest.raises(RequestError, match="found none that can be used"):
@@ -101,7 +102,7 @@ def test_sentences_of_a_document_have_its_name_and_those_of_others_do_not(read, 
     assert [example.tokens for example in with_comments] == [("#",), ("b", "c")]
 
 
-def test_rejects_and_what_is_used_are_counted_in_one_unit(read):
+def test_rejected_and_used_records_are_counted_in_one_unit(read):
     documents, sentences = (Rejects(None, limit=1.0) for _ in range(2))
     lines = '{"text": "One. Two. Three. Four."}\n{"id": 1}\n{"text": "Five. Six."}\n'
     assert len(read("a.jsonl", lines, documents)) == 6
@@ -122,10 +123,10 @@ def test_other_schemes_and_columns_are_read(read):
 
 def test_illegal_tags_are_rejected_in_training_and_in_scoring_kept_where_they_are_iob2(read):
     rejects, illegal = Rejects(None, limit=1.0), "flu\tI-D\n\ngout\tB-D\n"
-    assert [each.entities for each in read("a.tsv", illegal, rejects)] == [((0, 1, "D"),)]
+    assert [example.entities for example in read("a.tsv", illegal, rejects)] == [((0, 1, "D"),)]
     assert rejects.counts["an illegal tag sequence"] == 1
     scored = read("a.tsv", illegal, only_legal=False)
-    assert [(each.entities, each.unopened) for each in scored] == [((), ((0, 1, "D"),)), (((0, 1, "D"),), ())]
+    assert [(example.entities, example.unopened) for example in scored] == [((), ((0, 1, "D"),)), (((0, 1, "D"),), ())]
     assert types_in(scored[:1]) == ["D"] and scored[0].entity_tokens == ["flu"]
     with pytest.raises(RequestError, match=r"a\.tsv, line 2: an illegal tag sequence \(in IOBES, 1 of 2"):
         read("a.tsv", "flu\tO\nflu\tI-D\n\ngout\tS-D\n\nflu\tS-D\n", only_legal=False)
@@ -138,7 +139,7 @@ def test_other_types_become_no_entity():
     assert of_types([example], []) == [example]
 
 
-def test_where_nothing_can_be_used_the_first_fault_is_reported(read):
+def test_without_a_usable_record_the_first_fault_is_reported(read):
     with pytest.raises(WorkError, match=r"another shape .*line 1 \(text: Field required\)"):
         read("a.jsonl", '{"txt": "a"}\n', Rejects(None))
     with pytest.raises(RequestError, match="found none that can be used"):
@@ -188,3 +189,9 @@ def test_mentions_in_the_place_of_types_are_refused(tmp_path):
     with pytest.raises(RequestError, match=r"types of entities: 30 of 30 \(100\.0%\) labels differ"):
         types("Aspirin{}".format, 0.2)
     assert len(types("Aspirin{}".format, 1.0)) == 30 and types(lambda _: "Chemical", 0.0) == ["Chemical"]
+
+
+def test_sentences_have_all_words():
+    text = "It was E. Coli was found. It grew. Then not."
+    everything = [word for words in sentences_of(Document("", text)) for word in words]
+    assert everything == word_spans(text)

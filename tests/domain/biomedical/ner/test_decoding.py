@@ -1,4 +1,4 @@
-"""Decoding and the CRF beside the slow way: every sequence of tags that there is, one by one."""
+"""Decoding and the CRF beside an enumeration of all sequences of tags."""
 
 from itertools import pairwise, product
 
@@ -37,7 +37,7 @@ def legal_sequences(words, labels):
 def all_sequences(emissions, chain, labels):
     """The score of every legal sequence of a sentence. chain: of numbers or of tensors."""
     return {
-        tags: sum(emissions[place, tag] for place, tag in enumerate(tags))
+        tags: sum(emissions[word, tag] for word, tag in enumerate(tags))
         + (chain.start[tags[0]] + chain.end[tags[-1]] + sum(chain.follow[pair] for pair in pairwise(tags)))
         for tags in legal_sequences(len(emissions), labels)
     }
@@ -55,7 +55,7 @@ def test_tags_are_the_best_and_probabilities_shares_of_all_legal_sequences(schem
     for seed in range(3):
         emissions, lengths, chain = drawn(labels, seed, trained)
         tags = viterbi(emissions, lengths, chain)
-        found = span_probabilities(emissions, lengths, chain, tags, labels, temperature)
+        probabilities = span_probabilities(emissions, lengths, chain, tags, labels, temperature)
         divided = Chain(*(scores / temperature for scores in chain))
         forward, backward, _ = marginals(emissions / temperature, lengths, divided)
         expected = []
@@ -64,18 +64,18 @@ def test_tags_are_the_best_and_probabilities_shares_of_all_legal_sequences(schem
         ):
             if not len(scores):
                 continue
-            known = all_sequences(scores, chain, labels)
-            assert tuple(best.tolist()) == max(known, key=lambda each: known[each])
-            mass = {each: np.exp(score / temperature) for each, score in known.items()}
+            scored = all_sequences(scores, chain, labels)
+            assert tuple(best.tolist()) == max(scored, key=lambda sequence: scored[sequence])
+            mass = {sequence: np.exp(score / temperature) for sequence, score in scored.items()}
             whole = sum(mass.values())
-            names = {each: [labels.tags[tag] for tag in each] for each in mass}
+            names = {sequence: [labels.tags[tag] for tag in sequence] for sequence in mass}
             for span in spans_of_tags(names[tuple(best.tolist())], scheme):
-                with_it = [each for each in mass if span in spans_of_tags(names[each], scheme)]
-                expected.append(sum(mass[each] for each in with_it) / whole)
-            for place, tag in product(range(len(scores)), range(len(labels))):
-                share = sum(value for each, value in mass.items() if each[place] == tag) / whole
-                assert shares[place, tag] == pytest.approx(share, abs=1e-12)
-        np.testing.assert_allclose(found, expected, rtol=1e-9)
+                with_it = [sequence for sequence in mass if span in spans_of_tags(names[sequence], scheme)]
+                expected.append(sum(mass[sequence] for sequence in with_it) / whole)
+            for word, tag in product(range(len(scores)), range(len(labels))):
+                share = sum(value for sequence, value in mass.items() if sequence[word] == tag) / whole
+                assert shares[word, tag] == pytest.approx(share, abs=1e-12)
+        np.testing.assert_allclose(probabilities, expected, rtol=1e-9)
 
 
 def test_scores_far_apart_leave_finite_probabilities():
@@ -99,12 +99,14 @@ def test_likelihood_and_gradients_of_a_crf_are_those_of_enumeration(scheme, type
     true = np.ones(4, bool)
     ours = crf.log_likelihood(emissions, torch.tensor(tags), WordSequences.of(np.array([4, 1, 0, 3]), true, true))
     theirs = []
-    for place in (slice(0, 4), slice(4, 5), slice(5, 8)):
-        scores = all_sequences(emissions[place], crf, labels)
-        theirs.append(scores[tuple(tags[place])] - torch.logsumexp(torch.stack(list(scores.values())), dim=0))
+    for words in (slice(0, 4), slice(4, 5), slice(5, 8)):
+        scores = all_sequences(emissions[words], crf, labels)
+        theirs.append(scores[tuple(tags[words])] - torch.logsumexp(torch.stack(list(scores.values())), dim=0))
     theirs = torch.stack(theirs)
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
-    gradients = (torch.autograd.grad(each.sum(), [emissions, *crf.parameters()]) for each in (ours, theirs))
+    gradients = (
+        torch.autograd.grad(likelihoods.sum(), [emissions, *crf.parameters()]) for likelihoods in (ours, theirs)
+    )
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-8)
 

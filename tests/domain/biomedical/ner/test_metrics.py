@@ -1,4 +1,4 @@
-"""Entity scores beside seqeval's own, and beside a matcher so slow that it is plain."""
+"""Metrics of entities beside those of seqeval, and pairs of entities beside pairs by hand."""
 
 import random
 from collections import Counter
@@ -46,7 +46,7 @@ def metrics(gold, predicted, find=spans_of, units=None, **more):
 @pytest.mark.parametrize(
     ("find", "theirs"), [(spans_of, {"mode": "strict", "scheme": IOB2}), (lenient_spans, {})], ids=["strict", "lenient"]
 )
-def test_figures_are_seqevals(seed, find, theirs):
+def test_metrics_are_those_of_seqeval(seed, find, theirs):
     gold, predicted = random_tags(seed), random_tags(seed + 100)
     predicted = [(mine[:5] + ours[5:] + ["O"] * 5)[: len(ours)] for ours, mine in zip(gold, predicted, strict=True)]
     ours = metrics(gold, predicted, find)
@@ -56,7 +56,7 @@ def test_figures_are_seqevals(seed, find, theirs):
             assert ours[f"{measure}{name}"] == pytest.approx(report[row][key])
 
 
-def test_intervals_hold_the_figure_and_come_from_units():
+def test_intervals_contain_the_metric_and_come_from_units():
     gold = random_tags(1)
     predicted = [tags if n % 3 else ["O"] * len(tags) for n, tags in enumerate(gold)]
     by_sentence = metrics(gold, predicted, measured=with_interval)
@@ -75,9 +75,9 @@ def test_gold_entities_beyond_tags_count_as_missed_and_what_was_not_measured_is_
 
 
 def test_every_gold_entity_is_paired_once_and_by_kind():
-    gold = [TokenSpan(*each) for each in ((0, 2, "A"), (3, 5, "A"), (6, 7, "B"), (8, 9, "A"), (10, 12, "A"))]
-    found = [TokenSpan(*each) for each in ((0, 2, "A"), (4, 5, "A"), (6, 7, "A"), (11, 12, "B"), (13, 14, "B"))]
-    pairs = list(pairings(gold, found))
+    gold = [TokenSpan(*values) for values in ((0, 2, "A"), (3, 5, "A"), (6, 7, "B"), (8, 9, "A"), (10, 12, "A"))]
+    predicted = [TokenSpan(*values) for values in ((0, 2, "A"), (4, 5, "A"), (6, 7, "A"), (11, 12, "B"), (13, 14, "B"))]
+    pairs = list(pairings(gold, predicted))
     assert [pair.kind for pair in pairs] == ["right", "wrong_span", "wrong_type", "missed", "wrong_both", "spurious"]
     assert [pair.gold for pair in pairs if pair.gold] == gold
     pairs = list(pairings([TokenSpan(0, 4, "A")], [TokenSpan(0, 3, "B"), TokenSpan(3, 4, "A")]))  # of the right type
@@ -90,9 +90,9 @@ def test_confusions_are_counted_by_type_and_by_mention():
         [Pairing(TokenSpan(1, 3, "D"), TokenSpan(2, 3, "D"))],
         [Pairing(TokenSpan(0, 2, "D"), TokenSpan(1, 2, "D")), Pairing(None, TokenSpan(2, 3, "C"))],
     ]
-    found = confusions(tokens, pairs)
-    assert found["types"][0] == {"kind": "wrong_span", "gold": "D", "predicted": "D", "count": 2}
-    assert found["mentions"] == [
+    confused = confusions(tokens, pairs)
+    assert confused["types"][0] == {"kind": "wrong_span", "gold": "D", "predicted": "D", "count": 2}
+    assert confused["mentions"] == [
         {"kind": "wrong_span", "gold": "acute flu", "predicted": "flu", "count": 2},
         {"kind": "spurious", "gold": None, "predicted": "seen", "count": 1},
     ]
@@ -103,7 +103,7 @@ def test_right_ones_are_reported_in_the_order_of_the_predictions():
     np.testing.assert_array_equal(which_are_right([[second], [first]], [[first, second], [first]]), [False, True, True])
 
 
-def test_pairs_are_judged_in_colour_as_they_are_counted():
+def test_marked_verdicts_are_the_counted_kinds_of_pairs():
     """Random entities of words of many lengths; those of the page are characters, and those that are counted words."""
     draw = random.Random(3)
     seen = Counter()
@@ -113,13 +113,13 @@ def test_pairs_are_judged_in_colour_as_they_are_counted():
         sides = [random_spans(draw, len(words)) for _ in range(2)]
         left, right = compared(
             *(
-                Document("1", " ".join(words), tuple(Entity(starts[s], starts[e] - 1, t) for s, e, t in each))
-                for each in sides
+                Document("1", " ".join(words), tuple(Entity(starts[s], starts[e] - 1, t) for s, e, t in spans))
+                for spans in sides
             )
         )
         counted = Counter(pair.kind for pair in pairings(*sides))
-        assert [each.verdict for each in left] == [pair.kind for pair in pairings(*sides) if pair.gold]
-        assert Counter(each.verdict for each in right)["spurious"] == counted["spurious"]
+        assert [entity.verdict for entity in left] == [pair.kind for pair in pairings(*sides) if pair.gold]
+        assert Counter(entity.verdict for entity in right)["spurious"] == counted["spurious"]
         seen.update(counted)
     assert len(seen) == 6 and min(seen.values()) > 20
 

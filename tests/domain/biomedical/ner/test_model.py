@@ -1,4 +1,4 @@
-"""The folder of a tagger and its subwords: what transformers makes of both, and what is refused."""
+"""The folder of a tagger and its subwords beside transformers; damaged folders are refused."""
 
 import json
 import shutil
@@ -49,7 +49,7 @@ def scores_of(model, words, splitter=None):
 
 
 def their_scores(folder, words, marked=()):
-    """What transformers computes of a folder; marked: the words of the second token type."""
+    """The scores of transformers for a folder; marked: the words of the second token type."""
     theirs = AutoModelForTokenClassification.from_pretrained(folder).eval()
     encoded = AutoTokenizer.from_pretrained(folder)(words, is_split_into_words=True, return_tensors="pt")
     encoded["token_type_ids"] = torch.tensor([[int(word in marked) for word in encoded.word_ids()]])
@@ -71,7 +71,7 @@ def test_transformers_loads_the_folder_and_gives_the_same_scores(tiny_bert, tmp_
     assert (config["label2id"], list(config["id2label"].values())) == (LABELS.number, list(LABELS.tags))
 
 
-def test_a_model_comes_back_as_it_was(tiny_bert, folder):
+def test_a_saved_model_loads_unchanged(tiny_bert, folder):
     back = load_model(folder)
     assert (back.labels, back.max_tokens, back.overlap, back.temperature) == (LABELS, 40, 8, 1.7)
     saved = {**load_file(folder / "model.safetensors"), **load_file(folder / "crf.safetensors")}
@@ -83,7 +83,7 @@ def test_a_model_comes_back_as_it_was(tiny_bert, folder):
     assert load_model(folder).network.crf is None
 
 
-def test_marked_capitals_begin_unseen_and_come_back(tiny_bert, tmp_path):
+def test_the_token_type_of_capitals_starts_neutral_and_is_saved(tiny_bert, tmp_path):
     model, words = started(tiny_bert, capitals=True), ["the", "PATIENT", "gout"]
     unmarked = scores_of(model, words, WordSplitter(model.tokenizer))
     torch.testing.assert_close(scores_of(model, words), unmarked, rtol=0, atol=0)
@@ -110,7 +110,7 @@ def test_capitals_are_marked_where_the_vocabulary_has_none_and_there_is_a_type_f
     assert f"{why}, so they are not marked" in capsys.readouterr().err
 
 
-def test_a_folder_of_transformers_without_ours_beside_tags_too(tiny_bert, tmp_path):
+def test_a_folder_that_transformers_wrote_tags_too(tiny_bert, tmp_path):
     names = ["O", "B-Gene", "I-Gene", "E-Gene", "S-Gene"]
     config = small(tiny_bert, id2label=dict(enumerate(names)), label2id={name: n for n, name in enumerate(names)})
     BertForTokenClassification(config).save_pretrained(tmp_path)
@@ -143,8 +143,8 @@ def test_tags_that_are_missing_or_of_no_entity_are_never_predicted(tiny_bert, tm
     others = [name for name in names if "-" not in name and name != "O"]
     assert f"the tags {', '.join(others)} are of no entity, and count as O" in capsys.readouterr().err
     surest = np.eye(len(names))  # each tag is the best of one word
-    found = [model.labels.tags[tag] for tag in viterbi(surest, np.array([len(names)]), model.chain)]
-    assert set(found) <= {*names} - {*others} and not illegal_places(found, model.labels.scheme)
+    predicted = [model.labels.tags[tag] for tag in viterbi(surest, np.array([len(names)]), model.chain)]
+    assert set(predicted) <= {*names} - {*others} and not illegal_places(predicted, model.labels.scheme)
 
 
 @pytest.mark.parametrize(
@@ -172,9 +172,6 @@ def test_windows_that_the_base_cannot_read_are_refused(tiny_bert):
         start_tagger(tiny_bert, LABELS, max_tokens=41)
 
 
-# Subwords
-
-
 @pytest.fixture
 def splitter(tiny_bert):
     return WordSplitter(load_tokenizer(tiny_bert))
@@ -183,9 +180,11 @@ def splitter(tiny_bert):
 def test_subwords_are_the_tokenizers_own(tiny_bert, splitter):
     tokenizer, subwords = load_tokenizer(tiny_bert), splitter(SENTENCES)
     theirs = [tokenizer(words, is_split_into_words=True, add_special_tokens=False) for words in SENTENCES if words]
-    place = subwords.firsts[4]  # of the control character, for which the tokenizer has nothing
-    assert subwords.ids[place] == tokenizer.unk_token_id
-    assert np.delete(subwords.ids, place).tolist() == [number for each in theirs for number in each["input_ids"]]
+    position = subwords.firsts[4]  # of the control character, for which the tokenizer has nothing
+    assert subwords.ids[position] == tokenizer.unk_token_id
+    assert np.delete(subwords.ids, position).tolist() == [
+        number for encoding in theirs for number in encoding["input_ids"]
+    ]
     assert subwords.words.tolist() == [4, 0, 3, 1]
     assert subwords.lengths.sum() == len(subwords.ids)
 

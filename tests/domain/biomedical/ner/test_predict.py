@@ -1,4 +1,4 @@
-"""Texts and documents tagged as streams, in blocks and alone, and long sentences beside a walk over their windows."""
+"""Tagging of texts and documents as streams and in blocks; long sentences beside a loop over their windows."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -28,10 +28,10 @@ NEVER_ENDING = " ".join(["the rats had fever of BRCA1 and gout"] * 30)
 @pytest.fixture(scope="module")
 def model(tiny_bert):
     """A random tagger; windows of 32 subwords, so that long sentences need several."""
-    found = start_tagger(tiny_bert, LabelSet.of_types(TYPES), max_tokens=32, overlap=8)
-    torch.nn.init.normal_(found.network.network.classifier.weight, generator=torch.Generator().manual_seed(1))
-    found.network.eval()
-    return replace(found, temperature=2.0)
+    random_model = start_tagger(tiny_bert, LabelSet.of_types(TYPES), max_tokens=32, overlap=8)
+    torch.nn.init.normal_(random_model.network.network.classifier.weight, generator=torch.Generator().manual_seed(1))
+    random_model.network.eval()
+    return replace(random_model, temperature=2.0)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def places(document):
     return [(entity.start, entity.end, entity.type) for entity in document.entities]
 
 
-def test_a_text_a_list_and_an_iterator_are_tagged_alike(model):
+def test_a_text_a_list_and_an_iterator_have_the_same_entities(model):
     tagger, texts = EntityTagger(model), [LONG, "", "gout of BRCA1", NEVER_ENDING]
     documents = tagger(texts, precision="fp32")
     expected = [places(document) for document in documents]
@@ -51,20 +51,20 @@ def test_a_text_a_list_and_an_iterator_are_tagged_alike(model):
         assert [entity.text for entity in document.entities] == [document.text[s:e] for s, e, _ in places(document)]
     assert places(tagger(LONG, precision="fp32")) == expected[0]
     stream, read = tagger(iter(texts), precision="fp32"), []
-    assert places(next(stream)) == expected[0] and [places(each) for each in stream] == expected[1:]
+    assert places(next(stream)) == expected[0] and [places(document) for document in stream] == expected[1:]
     pairs = tagger.pipe((read.append(text) or text for text in texts), batch_size=2, precision="fp32")
     assert places(next(pairs)) == expected[0] and len(read) == 2
-    assert [places(each) for each in pairs] == expected[1:]
+    assert [places(document) for document in pairs] == expected[1:]
     with pytest.raises(RequestError, match="batch_size"):
         next(tagger.pipe(texts, batch_size=0))
     with pytest.raises(RequestError, match="expected a list of texts, found one string"):
         next(tagger.pipe("gout"))
 
 
-def test_every_entity_is_whole_words_of_the_text_as_it_was_given(tag):
+def test_every_entity_is_whole_words_of_the_text(tag):
     documents = tag([*CORNERS, LONG])
     assert [document.text for document in documents] == [*CORNERS, LONG]
-    assert [document.id for document in documents] == [str(place) for place in range(len(CORNERS) + 1)]
+    assert [document.id for document in documents] == [str(number) for number in range(len(CORNERS) + 1)]
     assert sum(len(document.entities) for document in documents[:-1]) >= 10
     for document in documents:
         words = [
@@ -81,7 +81,7 @@ def test_every_entity_is_whole_words_of_the_text_as_it_was_given(tag):
         assert all(first.end <= second.start for first, second in pairwise(document.entities))
 
 
-def test_a_document_has_the_entities_of_its_sentences_tagged_alone(tag):
+def test_a_document_has_the_entities_of_its_sentences_tagged_one_by_one(tag):
     (whole,) = tag([LONG])
     spans = sentence_spans(LONG)
     assert len(spans) > 10
@@ -102,8 +102,8 @@ def test_neither_batches_nor_blocks_nor_neighbours_change_entities(tag, model):
         assert list(map(places, others)) == list(map(places, expected))
     documents = [Document("x", text) for text in texts]
     for words in (1, 50):
-        found = EntityTagger(model).tag_documents(documents, precision="fp32", block_words=words)
-        assert list(map(places, found)) == list(map(places, expected))
+        tagged = EntityTagger(model).tag_documents(documents, precision="fp32", block_words=words)
+        assert list(map(places, tagged)) == list(map(places, expected))
 
 
 def test_documents_that_come_as_tokens_keep_them(model):
@@ -124,10 +124,10 @@ def test_a_word_is_scored_in_the_window_in_which_it_is_most_central(tiny_bert):
     splitter = WordSplitter(model.tokenizer)
     ids = splitter([words]).ids
     starts = [*range(0, 48 - 14, 8), 48 - 14]
-    for place in range(48):
-        start = max(starts, key=lambda start: (min(place - start, start + 13 - place), -start))
+    for word in range(48):
+        start = max(starts, key=lambda start: (min(word - start, start + 13 - word), -start))
         window = torch.from_numpy(np.concatenate([[2], ids[start : start + 14], [3]]))[None]
         assert window[0, 0] == model.tokenizer.cls_token_id
         with torch.inference_mode():
-            logits = model.network.network(window).logits[0, 1 + place - start]
-        np.testing.assert_allclose(block.emissions[place], logits.numpy(), rtol=1e-4, atol=1e-5)
+            logits = model.network.network(window).logits[0, 1 + word - start]
+        np.testing.assert_allclose(block.emissions[word], logits.numpy(), rtol=1e-4, atol=1e-5)

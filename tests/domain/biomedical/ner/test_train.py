@@ -45,29 +45,31 @@ def sentence(generator, plain, types):
         if generator.random() < 0.7:
             mention = str(generator.choice(MENTIONS["disease" if kind == "Disease" else "chemical"])).split()
             tags = [f"B-{kind}", *[f"I-{kind}"] * (len(mention) - 1)]
-            free = [place for place, tag in enumerate([*(tag for _, tag in words), "O"]) if tag[0] != "I"]
-            place = int(generator.choice(free))
-            words[place:place] = list(zip(mention, tags, strict=True))
+            free = [position for position, tag in enumerate([*(tag for _, tag in words), "O"]) if tag[0] != "I"]
+            position = int(generator.choice(free))
+            words[position:position] = list(zip(mention, tags, strict=True))
     return words
 
 
 def write_sentences(file, count, seed=0, plain=8, types=("Disease", "Chemical")):
-    """Writes so many synthetic sentences in CoNLL; the file as settings name it."""
+    """Writes `count` synthetic sentences in CoNLL; returns the file as settings name it."""
     generator = np.random.default_rng(seed)
     blocks = ["".join(f"{word}\t{tag}\n" for word, tag in sentence(generator, plain, types)) for _ in range(count)]
     file.write_text("\n".join(blocks))
     return [{"path": str(file)}]
 
 
-def learn(given, output, **more):
+def learn(learning, output, **more):
     output.mkdir(exist_ok=True)
-    return training.run(NerSettings.model_validate({**given, **more}), StageContext(output, Cache(output.parent)))
+    return training.run(NerSettings.model_validate({**learning, **more}), StageContext(output, Cache(output.parent)))
 
 
 def evaluate(folder, tmp_path, test, **more):
     (tmp_path / "scores").mkdir(exist_ok=True)
-    given = {"model": str(folder / "model"), "precision": "fp32", "test": test, **more}
-    return evaluation.run(NerEvaluateSettings.model_validate(given), StageContext(tmp_path / "scores", Cache(tmp_path)))
+    values = {"model": str(folder / "model"), "precision": "fp32", "test": test, **more}
+    return evaluation.run(
+        NerEvaluateSettings.model_validate(values), StageContext(tmp_path / "scores", Cache(tmp_path))
+    )
 
 
 def read_tsv(file):
@@ -76,16 +78,16 @@ def read_tsv(file):
 
 
 @pytest.fixture(scope="module")
-def given(tiny_bert, tmp_path_factory):
+def learning(tiny_bert, tmp_path_factory):
     folder = tmp_path_factory.mktemp("sentences")
     train = write_sentences(folder / "train.tsv", 120, seed=1)
     return {**LEARNING, "base": str(tiny_bert), "train": train, "dev": write_sentences(folder / "dev.tsv", 40, seed=2)}
 
 
-def test_two_processes_that_share_an_evaluation_find_what_one_does(given, tmp_path, evaluated_twice):
-    found = evaluated_twice("domain.biomedical.ner.train")
-    learn(given, tmp_path / "model", epochs=4)
-    [(alone, shared)] = found
+def test_two_processes_that_share_an_evaluation_find_what_one_does(learning, tmp_path, evaluated_twice):
+    evaluations = evaluated_twice("domain.biomedical.ner.train")
+    learn(learning, tmp_path / "model", epochs=4)
+    [(alone, shared)] = evaluations
     assert shared == alone and 0 < alone["dev/f1"] < 1
 
 
@@ -97,18 +99,15 @@ def task_of(base, examples, *, max_tokens=40, overlap=8, **more):
     )
 
 
-# Learning and scoring
-
-
 @pytest.mark.parametrize(("decoder", "scheme"), [("softmax", "IOB2"), ("crf", "IOBES")])
-def test_entities_are_learnt_and_scored_as_seqeval_scores_the_written_tags(given, tmp_path, decoder, scheme):
-    metrics = learn(given, tmp_path / "trained", decoder=decoder, scheme=scheme, evaluate_every=60)
+def test_entities_are_learned_and_scored_as_seqeval_scores_the_written_tags(learning, tmp_path, decoder, scheme):
+    metrics = learn(learning, tmp_path / "trained", decoder=decoder, scheme=scheme, evaluate_every=60)
     assert metrics["dev/f1"] > 0.8
     scores = evaluate(tmp_path / "trained", tmp_path, write_sentences(tmp_path / "test.tsv", 60, seed=9))
     rows = read_tsv(tmp_path / "scores" / "predictions.tsv")
     assert [[row[:2] for row in sentence] for sentence in rows] == read_tsv(tmp_path / "test.tsv")  # every gold tag
-    gold, found = ([[row[side] for row in sentence] for sentence in rows] for side in (1, 2))
-    report = classification_report(gold, found, mode="strict", scheme=IOB2, output_dict=True)
+    gold, predicted = ([[row[side] for row in sentence] for sentence in rows] for side in (1, 2))
+    report = classification_report(gold, predicted, mode="strict", scheme=IOB2, output_dict=True)
     for ending, theirs in (("", "micro avg"), ("/Disease", "Disease"), ("/Chemical", "Chemical")):
         assert scores[f"f1{ending}"] == pytest.approx(report[theirs]["f1-score"])
         assert scores[f"f1{ending}_low"] <= scores[f"f1{ending}"] <= scores[f"f1{ending}_high"]
@@ -117,8 +116,8 @@ def test_entities_are_learnt_and_scored_as_seqeval_scores_the_written_tags(given
     kinds = ("right", "wrong_span", "wrong_type", "wrong_both", "missed")
     assert sum(scores[kind] for kind in kinds) == scores["gold_entities"]
     assert scores["ece"] is not None
-    kept = json.loads((tmp_path / "scores" / "examples.json").read_text())
-    assert set(kept["right"][0]) == {"tokens", "gold", "predicted"}
+    shown = json.loads((tmp_path / "scores" / "examples.json").read_text())
+    assert set(shown["right"][0]) == {"tokens", "gold", "predicted"}
 
 
 def test_every_gold_entity_of_any_file_counts(tiny_bert, tmp_path, capsys):
@@ -130,7 +129,7 @@ def test_every_gold_entity_of_any_file_counts(tiny_bert, tmp_path, capsys):
     count = gold_entities(write_sentences(tmp_path / "long.tsv", 5, seed=4, plain=100))
     long = read_tsv(tmp_path / "long.tsv")
     assert count == sum(row[1].startswith("B-") for sentence in long for row in sentence)
-    assert [[row[:2] for row in each] for each in read_tsv(tmp_path / "scores" / "predictions.tsv")] == long
+    assert [[row[:2] for row in rows] for rows in read_tsv(tmp_path / "scores" / "predictions.tsv")] == long
     illegal = tmp_path / "illegal.tsv"  # read as seqeval reads it
     illegal.write_text("no\tO\nflu\tI-Disease\n\ngout\tB-Disease\nseen\tO\n\n")
     assert gold_entities([{"path": str(illegal)}]) == 1
@@ -143,42 +142,44 @@ def test_every_gold_entity_of_any_file_counts(tiny_bert, tmp_path, capsys):
     assert "left out 1 sentences that no lines can hold; the score counts them" in capsys.readouterr().err
 
 
-def test_what_capitals_alone_tell_is_learnt_where_they_are_marked(given, tmp_path):
+def test_marked_capitals_distinguish_abbreviations_from_words(learning, tmp_path):
     block = "the\tO\n{}\t{}\nwas\tO\nmild\tO\n"
     pairs = [("GOUT", "B-Disease"), ("gout", "O"), ("FLU", "B-Disease"), ("flu", "O")]
     (tmp_path / "capitals.tsv").write_text("\n".join(block.format(*pair) for pair in pairs * 20))
     source = [{"path": str(tmp_path / "capitals.tsv")}]
-    metrics = learn(given, tmp_path / "output", train=source, dev=source, capitals=True, epochs=20, evaluate_every=40)
+    metrics = learn(
+        learning, tmp_path / "output", train=source, dev=source, capitals=True, epochs=20, evaluate_every=40
+    )
     scores = evaluate(tmp_path / "output", tmp_path, source)  # the mark is read from the folder again
     assert scores["f1"] == metrics["dev/f1"] == 1  # without it at most 2/3, for as many that are none look the same
 
 
-def test_stopped_and_resumed_it_ends_with_the_same_weights(given, tmp_path):
+def test_stopped_and_resumed_it_ends_with_the_same_weights(learning, tmp_path):
     options = {"epochs": 2, "decoder": "crf", "mask_share": 0.2, "batch_tokens": 256}
-    whole, resumed = stopped_and_resumed(lambda folder: learn(given, folder, **options), tmp_path)
+    whole, resumed = stopped_and_resumed(lambda folder: learn(learning, folder, **options), tmp_path)
     assert whole.keys() >= {"model.safetensors", "crf.safetensors", "ner.json"}
     assert whole == resumed
 
 
 @pytest.mark.parametrize("decoder", ["softmax", "crf"])
-def test_between_two_lines_of_the_log_a_tagger_waits_for_no_device(given, tmp_path, decoder, monkeypatch):
+def test_between_two_lines_of_the_log_a_tagger_waits_for_no_device(learning, tmp_path, decoder, monkeypatch):
     counts = waits_in_steps(monkeypatch)
-    learn(given, tmp_path / "output", decoder=decoder, epochs=1, dev=[])
+    learn(learning, tmp_path / "output", decoder=decoder, epochs=1, dev=[])
     assert len(counts) > 5 and not any(counts)
 
 
-def test_what_data_or_model_lack_is_reported(tiny_bert, given, tmp_path, capsys):
+def test_missing_types_and_entities_are_reported(tiny_bert, learning, tmp_path, capsys):
     train = write_sentences(tmp_path / "diseases.tsv", 20, types=("Disease",))
     with pytest.raises(RequestError, match=r"types Chemical, found Disease in .*diseases\.tsv"):
-        learn(given, tmp_path / "output", train=train)
+        learn(learning, tmp_path / "output", train=train)
     train[0]["path"] = str(tmp_path / "divided.tsv")
     (tmp_path / "divided.tsv").write_text("no\tO\nflu-gout\tB-Disease\n")
     with pytest.raises(RequestError, match="Chemical"):
-        learn(given, tmp_path / "output", train=train)
+        learn(learning, tmp_path / "output", train=train)
     assert "train: 1 of 1 tokens of entities are not single words of raw text (flu-gout" in capsys.readouterr().err
     (tmp_path / "none.tsv").write_text("no\tO\nflu\tO\n")
     with pytest.raises(RequestError, match=r"dev: expected entities, found none in .*none\.tsv"):
-        learn(given, tmp_path / "output", dev=[{"path": str(tmp_path / "none.tsv")}])
+        learn(learning, tmp_path / "output", dev=[{"path": str(tmp_path / "none.tsv")}])
     save_model(start_tagger(tiny_bert, LabelSet.of_types(["Chemical"]), max_tokens=40), tmp_path / "model")
     test = write_sentences(tmp_path / "test.tsv", 20)
     with pytest.raises(RequestError, match=r"types Chemical, and .*test\.tsv has Disease as well.*`types`"):
@@ -191,7 +192,7 @@ def documents(*texts):
     return "".join(f"{n}|t|{n} gout.\n{n}|a|{text}\n{n}\t2\t6\tgout\tDisease\n\n" for n, text in texts)
 
 
-def test_documents_of_dev_that_are_in_train_are_refused_and_sentences_counted(given, tmp_path, capsys):
+def test_documents_of_dev_that_are_in_train_are_refused_and_sentences_counted(learning, tmp_path, capsys):
     train = [(n, f"First of {n}. Second of {n}. It is mild.") for n in range(1, 9)]
     (tmp_path / "train.txt").write_text(documents(*train))
     source = {"format": "pubtator", "path": str(tmp_path / "train.txt")}
@@ -204,21 +205,21 @@ def test_documents_of_dev_that_are_in_train_are_refused_and_sentences_counted(gi
         (tmp_path / f"dev{number}.txt").write_text(documents(*dev))
         with pytest.raises(RequestError, match="dev: expected documents that are not in train, found 1 that"):
             learn(
-                given, tmp_path / "output", train=[source], dev=[source | {"path": str(tmp_path / f"dev{number}.txt")}]
+                learning,
+                tmp_path / "output",
+                train=[source],
+                dev=[source | {"path": str(tmp_path / f"dev{number}.txt")}],
             )
     (tmp_path / "dev.txt").write_text(documents((9, "First of 9. It is mild."), (1, "Of another with that number.")))
     dev = [source | {"path": str(tmp_path / "dev.txt")}]
-    metrics = learn(given, tmp_path / "output", train=[source], dev=dev, epochs=1)
+    metrics = learn(learning, tmp_path / "output", train=[source], dev=dev, epochs=1)
     assert metrics["dev_sentences_in_train"] == 2  # "It is mild." and the title "1 gout."
     assert "dev: of 5 distinct sentences, 2 in train too; so many" in capsys.readouterr().err
 
 
-def test_a_file_of_sentences_that_is_train_and_dev_is_refused(given, tmp_path):
+def test_a_file_of_sentences_that_is_train_and_dev_is_refused(learning, tmp_path):
     with pytest.raises(RequestError, match=r"dev: expected sentences that are not in train, found 40 of 40 that are"):
-        learn(given, tmp_path / "output", train=[*given["train"], *given["dev"]])
-
-
-# Batches and their loss
+        learn(learning, tmp_path / "output", train=[*learning["train"], *learning["dev"]])
 
 
 def test_windows_of_a_long_sentence_teach_every_tag_once(tiny_bert):
@@ -232,7 +233,7 @@ def test_windows_of_a_long_sentence_teach_every_tag_once(tiny_bert):
     assert batch.inputs["closes"].tolist() == [False] * (len(task.lengths) - 1) + [True]
 
 
-def test_a_loss_is_that_of_transformers_own(tiny_bert):
+def test_the_loss_is_that_of_transformers(tiny_bert):
     task = task_of(tiny_bert, [Example(("gout", "of", "the", "patient"), (TokenSpan(0, 1, "Disease"),), "1")])
     network = task.model.eval()
     batch = task.collate(np.array([0]), 0)
@@ -241,7 +242,7 @@ def test_a_loss_is_that_of_transformers_own(tiny_bert):
     torch.testing.assert_close(ours, network.network(input_ids=batch.inputs["input_ids"], labels=labels).loss)
 
 
-def test_masks_are_drawn_anew_in_each_epoch_and_alike_whatever_else_is_in_the_batch(tiny_bert):
+def test_masks_differ_by_epoch_and_do_not_depend_on_the_batch(tiny_bert):
     examples = [Example(("gout",) * length, (), str(length)) for length in range(2, 38)]
 
     def read(items, epoch, **more):
@@ -266,7 +267,7 @@ def test_masks_are_drawn_anew_in_each_epoch_and_alike_whatever_else_is_in_the_ba
         NerTask(model, settings, [], [], ComputePrecision.FP32)
 
 
-def test_the_transitions_of_a_crf_learn_at_a_rate_of_their_own(tiny_bert):
+def test_the_transitions_of_a_crf_have_another_learning_rate(tiny_bert):
     least = {"base": str(tiny_bert), "train": [{"path": "/t.tsv"}]}
 
     def counted(**more):

@@ -56,17 +56,19 @@ def documents(language):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_an_entity_is_whole_characters_and_a_sentence_ends_at_its_mark(language):
-    for each in documents(language):
-        examples = list(of_document(each))
+    for document in documents(language):
+        examples = list(of_document(document))
         assert not any(example.untaggable for example in examples)
         mentions = ["".join(example.tokens[s:e]) for example in examples for s, e, _ in example.entities]
-        assert mentions == [entity.text for entity in each.entities]
-        assert "".join(token for example in examples for token in example.tokens) == "".join(each.text.split())
+        assert mentions == [entity.text for entity in document.entities]
+        assert "".join(token for example in examples for token in example.tokens) == "".join(document.text.split())
         assert len(examples) == (1 if language == "Thai" else 2)
 
 
 def spans(path):
-    return {each.id: [(e.start, e.end, e.type, e.text) for e in each.entities] for each in read_documents(path)}
+    return {
+        document.id: [(e.start, e.end, e.type, e.text) for e in document.entities] for document in read_documents(path)
+    }
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -74,7 +76,7 @@ def test_entities_are_learned_from_pubtator_and_tagged_at_their_offsets(language
     gold = documents(language)
     write_documents(tmp_path / "train.pubtator", gold[1:])
     write_documents(tmp_path / "test.pubtator", [Document(gold[0].id, gold[0].text)])
-    base = save_random_bert(tmp_path / "base", [each.text for each in gold] * 3, vocabulary=300, max_tokens=100)
+    base = save_random_bert(tmp_path / "base", [document.text for document in gold] * 3, vocabulary=300, max_tokens=100)
     settings = {**LEARNING, "base": str(base), "train": [{"path": str(tmp_path / "train.pubtator")}]}
     run(NerSettings.model_validate(settings), StageContext(tmp_path, Cache(tmp_path)))
     for output in ("found.pubtator", "found.jsonl"):
