@@ -91,8 +91,9 @@ def _items(name: str, files: Mapping[str, Path], shown: Callable[[Path], str], o
             yield from _read_line(line.removesuffix("\r"), text, content, shown(file), number)
         annotations = list[Annotation]()
         for key, annotation in content.entities.items():
-            further = {"confidence": content.confidences.get(key), "identifier": content.identifiers.get(key)}
-            annotations.append(annotation._replace(entity=replace(annotation.entity, **further)))
+            confidence, identifier = content.confidences.get(key), content.identifiers.get(key)
+            entity = replace(annotation.entity, confidence=confidence, identifier=identifier)
+            annotations.append(annotation._replace(entity=entity))
         entities, misplaced = placed(text, annotations)
         yield Document(name, text, entities, file=shown(files["txt"]), line=1, misplaced=misplaced)
     except Rejected as fault:
