@@ -73,8 +73,8 @@ def _closed_test(log_odds: Floats, outcomes: Flags, name: str) -> Recalibration:
         needed = f"it takes {FEWEST_FOR_SLOPE} of either outcome on validation"
         log(f"recalibration of {name}: no slope; {needed}, found {of_all}")
 
-    def deviance(of: Recalibration) -> float:  # twice the negative log-likelihood of the outcomes
-        moved = of.intercept + of.slope * log_odds
+    def deviance(fit: Recalibration) -> float:  # twice the negative log-likelihood of the outcomes
+        moved = fit.intercept + fit.slope * log_odds
         return float(2 * np.logaddexp(0, np.where(outcomes, -moved, moved)).sum())
 
     def fits_better(than: Recalibration, parameters: int) -> bool:

@@ -79,8 +79,8 @@ class Chunker:
             self.is_word[number] = not is_mark and any(character.isalnum() for character in token)
         self.begins_word = _word_starts(vocabulary)  # (vocabulary,)
         around = self._rules.encode("a")
-        ids, own = np.array(around.ids, np.int32), np.flatnonzero(np.array(around.special_tokens_mask) == 0)
-        self._before, self._after = (ids[: own[0]], ids[own[-1] + 1 :]) if len(own) else (ids, ids[:0])
+        ids, letters = np.array(around.ids, np.int32), np.flatnonzero(np.array(around.special_tokens_mask) == 0)
+        self._before, self._after = (ids[: letters[0]], ids[letters[-1] + 1 :]) if len(letters) else (ids, ids[:0])
         self.specials = len(self._before) + len(self._after)
         self.longest = settings.max_tokens - self.specials
         if self.longest <= settings.overlap:
@@ -167,7 +167,7 @@ UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3
 def _word_starts(vocabulary: Mapping[str, int]) -> NDArray[np.bool_]:
     """Marks tokens that begin a word, (vocabulary,): in a script without spaces all, and all but letters and digits."""
     starts = np.ones(max(vocabulary.values(), default=0) + 1, bool)
-    marker = next((each for each in MARKERS if any(token.startswith(each) for token in vocabulary)), "")
+    marker = next((marker for marker in MARKERS if any(token.startswith(marker) for token in vocabulary)), "")
     for token, number in vocabulary.items():
         bare, is_marked = token.removeprefix(marker), token.startswith(marker)
         inside = marker != "" and is_marked == (marker == MARKERS[0])
@@ -317,8 +317,8 @@ def stored_chunk_tokens(
     cached_folder(folder, cut, resume=True)
     admissions, starts, ends, lengths = np.fromfile(folder / CHUNKS, np.int64).reshape(-1, 4).T.copy()
     ids: Any = np.memmap(folder / IDS, np.int32, "r") if len(lengths) else np.zeros(0, np.int32)
-    lost, places = read_json(folder / DONE) or {}, np.stack([starts, ends], axis=1)
-    return ChunkTokens(ids, np.cumsum(lengths) - lengths, lengths, admissions, places, **lost)
+    lost, spans_of_chunks = read_json(folder / DONE) or {}, np.stack([starts, ends], axis=1)
+    return ChunkTokens(ids, np.cumsum(lengths) - lengths, lengths, admissions, spans_of_chunks, **lost)
 
 
 def _start(chunker: Chunker) -> Compute[list[str], ChunkTokens]:

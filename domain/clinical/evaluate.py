@@ -308,9 +308,9 @@ class Evaluation:
         write_json(output / CURVES, about | curves(predictions) | reading, compact=True)
         file = cohort / CHARACTERISTICS
         if file.is_file():
-            known = read_columns(file, ["hadm_id", "age", *GROUPED_BY]).set_index("hadm_id")
-            known = known.reindex(self.test.table["hadm_id"])
-            groups = groups_of(known, self.test.table["characters"].tolist())
+            characteristics = read_columns(file, ["hadm_id", "age", *GROUPED_BY]).set_index("hadm_id")
+            characteristics = characteristics.reindex(self.test.table["hadm_id"])
+            groups = groups_of(characteristics, self.test.table["characters"].tolist())
             write_json(output / SLICES, {"slices": slices(groups, model)})
         else:
             log(f"there is no {CHARACTERISTICS} in the cohort: no metrics by groups of patients")

@@ -62,7 +62,7 @@ def label_slices(task: str, names: Sequence[str], predicted: PredictedLabels, se
 
 def _slices(characteristic: str, members: Mapping[str, Predicted], sizes: Mapping[str, int], seed: int) -> list[Slice]:
     """The groups that are large enough, with their `sizes` in admissions, and the number of those that are not."""
-    counts = {name: np.array([each.outcomes.sum(), (~each.outcomes).sum()]) for name, each in members.items()}
+    counts = {name: np.array([group.outcomes.sum(), (~group.outcomes).sum()]) for name, group in members.items()}
     small, hidden = list[str](), np.zeros(2, np.int64)
     for name in sorted(counts, key=lambda name: int(counts[name].min())):
         if counts[name].min() >= FEWEST and (not small or hidden.min() >= FEWEST):
@@ -76,7 +76,7 @@ def _slices(characteristic: str, members: Mapping[str, Predicted], sizes: Mappin
     ]
     if small:
         listed.append({"group": None, "admissions": None, "metrics": None, "suppressed": len(small)})
-    return [{"characteristic": characteristic, **each} for each in listed]
+    return [{"characteristic": characteristic, **group} for group in listed]
 
 
 def _slice_metrics(predicted: Predicted, seed: int) -> Metrics:
@@ -99,8 +99,8 @@ def _slice_metrics(predicted: Predicted, seed: int) -> Metrics:
 
 def groups_of(characteristics: pd.DataFrame, lengths: Sequence[int]) -> pd.DataFrame:
     """The characteristics that a cohort's stage wrote, as groups, and that of the length of the notes."""
-    known = {name: characteristics[column].fillna("").astype(str) for column, name in GROUPED_BY.items()}
-    groups = pd.DataFrame(known).replace("", UNKNOWN)
+    columns = {name: characteristics[column].fillna("").astype(str) for column, name in GROUPED_BY.items()}
+    groups = pd.DataFrame(columns).replace("", UNKNOWN)
     ages = pd.cut(characteristics["age"].astype(float), AGES, right=False, labels=AGE_BANDS)
     groups.insert(1, "age", ages.cat.add_categories(UNKNOWN).fillna(UNKNOWN))
     ranks = pd.Series(lengths, index=groups.index).rank(method="average", pct=True)

@@ -124,9 +124,9 @@ def mean_of_known(
     metric: Callable[[Floats, Flags], float | None], probabilities: Floats, labels: Flags
 ) -> float | None:
     """The mean of a metric over labels, both (admissions, labels), without those that it is not defined for."""
-    values = [metric(*each) for each in zip(probabilities.T, labels.T, strict=True)]
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None
+    values = [metric(*columns) for columns in zip(probabilities.T, labels.T, strict=True)]
+    defined = [value for value in values if value is not None]
+    return float(np.mean(defined)) if defined else None
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class Predicted:
             return [np.full(weights.shape[:-1], np.nan)] * 2
         raised = self.probability >= threshold
         hits = weights @ (raised & self.outcomes).astype(np.float64)
-        return [ratio(hits, weights @ of.astype(np.float64)) for of in (self.outcomes, raised)]
+        return [ratio(hits, weights @ wholes.astype(np.float64)) for wholes in (self.outcomes, raised)]
 
 
 def binary_metrics(predicted: Predicted, threshold: float | None, seed: int = 0) -> Metrics:
@@ -260,8 +260,8 @@ def label_metrics(predicted: PredictedLabels, seed: int = 0) -> Metrics:
     a resample those that are so there. Of labels that exclude each other `accuracy` of the likeliest; of others
     `auroc_micro`, of all pairs of admission and label together.
     """
-    known = np.flatnonzero(predicted.labels.any(axis=0) & ~predicted.labels.all(axis=0))
-    rankings = [Ranking(predicted.probabilities[:, label], predicted.labels[:, label]) for label in known]
+    varying = np.flatnonzero(predicted.labels.any(axis=0) & ~predicted.labels.all(axis=0))
+    rankings = [Ranking(predicted.probabilities[:, label], predicted.labels[:, label]) for label in varying]
     pooled = Ranking(predicted.probabilities.ravel(), predicted.labels.ravel())
     is_right = predicted.probabilities.argmax(1) == predicted.labels.argmax(1)
 
@@ -278,7 +278,7 @@ def label_metrics(predicted: PredictedLabels, seed: int = 0) -> Metrics:
         return auroc(*pooled.counts(np.repeat(weights, predicted.labels.shape[1])))
 
     size = predicted.labels.shape[1]
-    counts = {"labels": size, "labels_left_out": size - len(known)}
+    counts = {"labels": size, "labels_left_out": size - len(varying)}
     return with_intervals(of, predicted.subjects, seed=seed) | counts
 
 

@@ -58,8 +58,7 @@ class ChunkClassifier(HeadNetwork):
         last: Any = getattr(network, "classifier", None)
         last = getattr(last, "out_proj", last)  # the map that gives the logits
         if not isinstance(last, nn.Linear):
-            found = network.config.model_type
-            raise RequestError(f"base: expected a head that ends in a linear map, found {found!r}")
+            raise RequestError(f"base: expected a head that ends in a linear map, found {network.config.model_type!r}")
         super().__init__(network, last)
         self.pooling = None if pooling == "cls" else Pooling([pooling])
         if self.pooling and last is network.classifier and getattr(network.base_model, "pooler", None) is None:
@@ -192,11 +191,11 @@ def chunk_log_odds(
     labels, lengths = len(model.description.labels), tokens.lengths[chunks]
     log_odds = np.empty((len(chunks), labels))
     with inference_mode(network, precision), use_packed(packed):
-        for places, width, height in sorted_batches(lengths, size, model.description.chunking.max_tokens):
-            rows = chunks[fill_batch(places, height)]
-            logits = network(*(each.to(network.device) for each in tokens.batch(rows, width, model.pad_id)))
-            log_odds[places] = logits[: len(places)].float().cpu().numpy()
-            bar.advance(len(places))
+        for positions, width, height in sorted_batches(lengths, size, model.description.chunking.max_tokens):
+            rows = chunks[fill_batch(positions, height)]
+            logits = network(*(tensor.to(network.device) for tensor in tokens.batch(rows, width, model.pad_id)))
+            log_odds[positions] = logits[: len(positions)].float().cpu().numpy()
+            bar.advance(len(positions))
     check_finite_rows(
         log_odds, network.network.name_or_path, lambda row: f"chunk {row + 1:,} of {len(chunks):,}", "a row of log-odds"
     )

@@ -90,8 +90,8 @@ def _diagnoses(stays: pd.DataFrame, cohort: Path, groups: int | Sequence[str]) -
             "the cohort again."
         )
     listed = codes.reindex(stays["hadm_id"]).tolist()
-    of_stays = [{group for each in of_stay if (group := group_of(each["code"], each["version"]))} for of_stay in listed]
-    uncoded = sum(not each for each in of_stays)
+    of_stays = [{group for code in codes if (group := group_of(code["code"], code["version"]))} for codes in listed]
+    uncoded = sum(not groups_of_stay for groups_of_stay in of_stays)
     if uncoded:
         log(f"diagnoses: {uncoded:,} of {len(of_stays):,} stays have no code of ICD-9 or ICD-10, and so no diagnosis")
     names = _commonest(of_stays, stays, file)[:groups] if isinstance(groups, int) else tuple(groups)
@@ -102,12 +102,14 @@ def _commonest(of_stays: Sequence[set[str]], stays: pd.DataFrame, file: Path) ->
     """The groups that ten stays of train or more have, the commonest first."""
     is_train = (stays["split"] == "train").tolist()
     counts = Counter(group for groups in compress(of_stays, is_train) for group in groups)
-    known = sorted((group for group in counts if counts[group] >= FEWEST_STAYS), key=lambda each: (-counts[each], each))
-    if not known:
+    commonest = sorted(
+        (group for group in counts if counts[group] >= FEWEST_STAYS), key=lambda group: (-counts[group], group)
+    )
+    if not commonest:
         raise RequestError(
             f"cohort: expected groups of ICD-9 or ICD-10 in {file}, found none that ten stays of train have."
         )
-    return tuple(known)
+    return tuple(commonest)
 
 
 def texts_of(file: Path) -> Iterator[str]:
@@ -242,8 +244,8 @@ def read_labelled_notes(
                 "that split."
             )
     facts = about | ((read_json(cohort / COHORT_FACTS) or {}) if outcome is READMISSION else {})
-    known = {name: facts[name] for name in RECORDED if name in facts}
-    return LabelledNotes(outcome, file, known, table.drop(columns="digest"), flow, names, labels)
+    recorded = {name: facts[name] for name in RECORDED if name in facts}
+    return LabelledNotes(outcome, file, recorded, table.drop(columns="digest"), flow, names, labels)
 
 
 def _refuse_unusable(stays: pd.DataFrame, file: Path) -> None:
@@ -279,9 +281,9 @@ def _refuse_shared(table: pd.DataFrame, cohort: Path) -> None:
 
 def _matched(file: Path, stays: pd.DataFrame, cohort: Path) -> pd.DataFrame:
     """The stays that `file` has notes of, in its order."""
-    known = read_columns(file, ["hadm_id", "split"] if "split" in stays else ["hadm_id"])
+    notes = read_columns(file, ["hadm_id", "split"] if "split" in stays else ["hadm_id"])
     texts = [(len(text), digest_of(text)) for text in texts_of(file)]
-    table = known.assign(characters=[size for size, _ in texts], digest=[digest for _, digest in texts])
+    table = notes.assign(characters=[size for size, _ in texts], digest=[digest for _, digest in texts])
     table = table.merge(stays, "left", "hadm_id", suffixes=("_of_notes", ""))
     is_unmatched = table["subject_id"].isna()
     if "split" in stays:

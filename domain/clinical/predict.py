@@ -130,9 +130,9 @@ class OutcomeScorer:
         Raises RequestError for what is not there, damaged, or a model of another task than `task`, where that is given.
         """
         check_backend(backend, device)
-        place = as_device(device)
+        chosen_device = as_device(device)
         model = load_model(source, task or cls.only_task, cache, backend)
-        model.network.to(place)
+        model.network.to(chosen_device)
         description = model.description
         if description.outcome.early_only:  # nothing in a note says which kind it is
             log("the model is trained on early notes: a discharge summary would leak the outcome, so score early notes")
@@ -257,9 +257,9 @@ class OutcomeScorer:
         all_chunks[:, top] = expit(of_variants)  # each variant in the place of the top chunk
         owners = np.repeat(rows, len(of_chunks))
         after = aggregate_labels(all_chunks.reshape(len(owners), -1), owners, count, self.model.description)[:, label]
-        for place, number in enumerate(numbers.tolist(), 1):
+        for row, number in enumerate(numbers.tolist(), 1):
             start, end = spans[words == number, 0].min(), spans[words == number, 1].max()
-            lost = float(of_variants[0, label] - of_variants[place, label]), float(after[0] - after[place])
+            lost = float(of_variants[0, label] - of_variants[row, label]), float(after[0] - after[row])
             yield MaskedWord(chunk.start + int(start), chunk.start + int(end), *lost)
 
 
@@ -294,27 +294,27 @@ def notes_by_admission(
                 f"score: expected a column {column!r}, found {len(notes.columns)} columns of other names. Name the "
                 "columns with id_column and text_column, and give a file without a header its own"
             )
-    texts, kinds, known, copies = dict[str, list[str]](), set[type](), set[tuple[str, bytes]](), 0
+    texts, kinds, seen, copies = dict[str, list[str]](), set[type](), set[tuple[str, bytes]](), 0
     chosen = NoteKinds(description, "the data frame")
     names = [str(name).strip().lower() for name in notes.columns]
     marks = {name: names.index(name) for name in MARKS if name in names}
     marked = [dict(zip(marks, values, strict=True)) for values in notes.iloc[:, [*marks.values()]].to_numpy(object)]
-    for place, (identifier, given) in enumerate(zip(notes[id_column], notes[text_column], strict=True)):
-        if marks and not chosen.reads(marked[place], identifier):
+    for row, (identifier, value) in enumerate(zip(notes[id_column], notes[text_column], strict=True)):
+        if marks and not chosen.reads(marked[row], identifier):
             continue
         try:
-            name, text = given_note(identifier, given)
+            name, text = given_note(identifier, value)
         except ValueError as error:
             raise RequestError(
-                f"score: expected an id in {id_column!r} and text in {text_column!r}, found {error} in row {place:,}, "
+                f"score: expected an id in {id_column!r} and text in {text_column!r}, found {error} in row {row:,}, "
                 "from 0; fix the row or leave it out"
             ) from None
         kinds.add(type(identifier))
         of_one, note = texts.setdefault(name, []), (name, digest_of(text))
-        if text.strip() and note in known:
+        if text.strip() and note in seen:
             copies += 1
         else:
-            known.add(note)
+            seen.add(note)
             of_one.append(text)
     log_copies(copies, len(notes), "notes", "of one admission")
     chosen.check(len(notes) - chosen.left_out.total(), texts)
