@@ -59,7 +59,7 @@ STAGES = {
         ("domain.ner-tag", 6, "settings:TagSettings", "predict_files:run", ""),
     ],
     "domain.biomedical.qa": [
-        ("domain.questions", 4, "settings:QuestionsSettings", "split:run", ""),
+        ("domain.questions", 5, "settings:QuestionsSettings", "split:run", ""),
         ("domain.qa-answer", 5, "settings:AnswerSettings", "predict_files:run", ""),
         ("domain.qa", 8, "settings:QaSettings", "train:run", ""),
         ("domain.qa-evaluate", 6, "settings:QaEvaluateSettings", "evaluate:run", "domain:answers"),

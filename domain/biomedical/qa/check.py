@@ -15,8 +15,8 @@ from bertrelay.blocks import blocks_of
 from bertrelay.data.sanity import MAX_LEAKED, MAX_SWAPPED, MIN_RECORDS
 from bertrelay.data.tables import Rejected
 from bertrelay.errors import RequestError
+from domain.biomedical.qa.data import ALIGNMENTS, DUPLICATE, NOWHERE, Question
 from domain.biomedical.qa.question_files import question_format_of, question_items
-from domain.biomedical.qa.questions import ALIGNMENTS, DUPLICATE, NOWHERE, Question
 from domain.biomedical.qa.settings import MAX_TOKENS, QuestionFormat, default_overlap
 from domain.checks import (
     MAX_UNUSABLE,

@@ -1,9 +1,8 @@
-"""The stage `domain.qa-evaluate`: a model's answers as they are, scored on files of questions."""
+"""The stage `domain.qa-evaluate`: scores a model's answers on files of questions."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import compress
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,39 +16,21 @@ from bertrelay.files import atomic_write, write_json
 from bertrelay.progress import progress
 from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.calibration import expected_calibration_error
+from domain.biomedical.qa.data import Question
 from domain.biomedical.qa.metrics import Pools, Score, best_answers, factoid_metrics, scores, squad_metrics
 from domain.biomedical.qa.model import AnswerModel, load_model
-from domain.biomedical.qa.predict import Choice, Choices, NBest, answered_blocks, log_too_long
+from domain.biomedical.qa.predict import answer_blocks, log_too_long
 from domain.biomedical.qa.question_files import bioasq_golds, question_format_of, read_all
-from domain.biomedical.qa.questions import Question
 from domain.biomedical.qa.settings import QaEvaluateSettings, QuestionSource
+from domain.biomedical.qa.spans import NO_SPANS, Spans, probabilities
 from domain.biomedical.qa.subwords import PairSplitter, count_long_answers, gold_spans
 from domain.sampling import spread_evenly
 from domain.text.sentences import sentence_spans
+from domain.text.windows import Floats
 
 AROUND = 400
 """Characters of a text that are kept before and after an example's answer."""
 FIFTHS = 5
-
-
-@dataclass(frozen=True)
-class AnswerPredictions:
-    """What a model answers to the questions that are scored.
-
-    spans: the n-best of what is asked, which pools then share. choices: of each question that is scored, and `ranked`
-    the same as a list, best first.
-    """
-
-    pools: Pools
-    spans: NBest
-    choices: Choices
-    ranked: list[list[Choice]]
-
-    @property
-    def answers(self) -> dict[str, str]:
-        """The best choice by the question's id, "" for no answer."""
-        best = zip(self.pools.scored, self.ranked, strict=True)
-        return {question.id: self.pools.text(*choices[0][:3]) for question, choices in best}
 
 
 def run(settings: QaEvaluateSettings, context: StageContext) -> Metrics:
@@ -64,79 +45,72 @@ def run(settings: QaEvaluateSettings, context: StageContext) -> Metrics:
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
         questions = read_all(settings.test, rejects, max_swapped=settings.max_swapped)
     model.network.to(default_device())
-    found = _predicted(model, Pools.of(questions), settings, precision)
-    answers = found.answers
-    score_of = scores(answers, found.pools.scored)
-    shown = _examples(found, score_of)
+    pools = Pools.of(questions)
+    spans = _find_spans(model, questions, settings, precision)
+    ranked = [candidates.with_no_answer(model.threshold) for candidates in pools.spans(spans)]
+    chances, answers = probabilities(ranked, model.temperature), pools.answers(ranked)
+    score_of = scores(answers, pools.scored)
+    shown = _examples(pools, ranked, chances, score_of)
     if context.sensitive and not settings.with_text:
         shown = {name: [] for name in shown}
     else:
         write_json(context.output / "predictions.json", answers)
-        _write_nbest(found, context.output / "nbest.jsonl")
-    write_json(context.output / "slices.json", slices(_placed(found), score_of))
+        _write_nbest(pools, ranked, chances, context.output / "nbest.jsonl")
+    write_json(context.output / "slices.json", slices(_with_answers_of_contexts(pools, ranked), score_of))
     write_json(context.output / "examples.json", shown, compact=True)
     subwords = PairSplitter(model.tokenizer)(questions)
     golds = gold_spans(questions, subwords)
-    known, is_right = found.pools.known, np.array([score.exact_match == 1 for score in score_of.values()], bool)
+    is_right = np.array([score.exact_match == 1 for score in score_of.values()], bool)
     calibration = {
-        name: expected_calibration_error(found.choices.probabilities(temperature)[known, 0], is_right)
+        name: expected_calibration_error(probabilities(ranked, temperature)[pools.with_gold, 0], is_right)
         for name, temperature in {"ece": model.temperature, "ece_uncalibrated": 1.0}.items()
     }
     return {
-        **squad_metrics(score_of, found.pools.scored, intervals=True),
+        **squad_metrics(score_of, pools.scored, intervals=True),
         "scored": len(score_of),
-        **_bioasq(found, settings.test),
-        **_baseline(found.pools.scored),
+        **_bioasq(questions, spans, settings.test),
+        **_baseline(pools.scored),
         **calibration,
         **{f"published_{name}": value for name, value in settings.published.items()},
-        "questions": len(found.pools.scored),
+        "questions": len(pools.scored),
         "texts": len(subwords.contexts.lengths),
-        "longest_text_pieces": int(subwords.contexts.lengths.max(initial=0)),
+        "longest_text_tokens": int(subwords.contexts.lengths.max(initial=0)),
         "beyond_max_answer_tokens": count_long_answers(questions, golds, model.max_answer_tokens),
         "answered": sum(answer != "" for answer in answers.values()),
     }
 
 
-def _predicted(
-    model: AnswerModel, pools: Pools, settings: QaEvaluateSettings, precision: ComputePrecision
-) -> AnswerPredictions:
-    """What `model` answers; a question that is too long is logged, and has no answer."""
-    refused, parts, done = list[Question](), list[NBest](), 0
-    options: dict[str, Any] = {"precision": precision, "batch_tokens": settings.batch_tokens}
-    with progress("answering", len(pools.asked), "questions") as bar:
-        for block, is_too_long, nbest in answered_blocks(model, pools.asked, **options):
-            refused += compress(block, is_too_long)
-            parts.append(nbest._replace(places=nbest.places + np.array([done, 0, 0])))  # from the texts of a block
-            done += len(block)
+def _find_spans(
+    model: AnswerModel, questions: Sequence[Question], settings: QaEvaluateSettings, precision: ComputePrecision
+) -> list[Spans]:
+    """The spans of each question; none of those that are too long, which are logged."""
+    refused, all_spans = list[Question](), list[Spans]()
+    with progress("answering", len(questions), "questions") as bar:
+        for block in answer_blocks(model, questions, precision=precision, batch_tokens=settings.batch_tokens):
+            refused += (question for question, spans in block if spans is None)
+            all_spans += (spans or NO_SPANS for _, spans in block)
             bar.advance(len(block))
     log_too_long(model, refused)
-    return _of_nbest(model, pools, NBest(*map(np.concatenate, zip(*parts, strict=True))))
+    return all_spans
 
 
-def _of_nbest(model: AnswerModel, pools: Pools, spans: NBest) -> AnswerPredictions:
-    choices = pools.nbest(spans).with_no_answer(model.threshold)
-    return AnswerPredictions(pools, spans, choices, choices.ranked(model.temperature))
-
-
-# Metrics
-
-
-def _bioasq(found: AnswerPredictions, sources: Sequence[QuestionSource]) -> Metrics:
+def _bioasq(questions: Sequence[Question], spans: Sequence[Spans], sources: Sequence[QuestionSource]) -> Metrics:
     """The metrics of BioASQ with intervals over questions, where there are questions of its kind.
 
     In BioASQ's own files a question that cannot be asked, without snippets for example, counts as not answered.
     """
-    golds = {asked.scored_as: asked.synonyms for asked in found.pools.asked if asked.synonyms}
+    golds = {question.scored_as: question.synonyms for question in questions if question.synonyms}
     for source in sources:
         if (source.format or question_format_of(Path(source.path))) == "bioasq":
             golds |= bioasq_golds(Path(source.path))
     if not golds:
         return {}
     texts = defaultdict[str, list[tuple[str, float]]](list)  # every span: equal ones are joined before the cut
-    spans = found.spans.spans()
-    for row, (_, start, end), logit in zip(*(column.tolist() for column in spans), strict=True):
-        asked = found.pools.asked[row]
-        texts[asked.scored_as].append((asked.context[start:end], logit))
+    for question, candidates in zip(questions, spans, strict=True):
+        texts[question.scored_as] += (
+            (question.context[start:end], score)
+            for start, end, score in zip(candidates.starts, candidates.ends, candidates.scores, strict=True)
+        )
     answers = {name: best for name, scored in texts.items() if (best := best_answers(scored))}
     return factoid_metrics(answers, golds, intervals=True)
 
@@ -147,31 +121,25 @@ def _baseline(questions: Sequence[Question]) -> Metrics:
     for context in {question.context for question in questions}:
         start, end = next(iter(sentence_spans(context)), (0, 0))
         firsts[context] = context[start:end]
-    found = scores({question.id: firsts[question.context] for question in questions}, questions)
-    return {f"first_sentence/{name}": value for name, value in squad_metrics(found, questions).items()}
+    score_of = scores({question.id: firsts[question.context] for question in questions}, questions)
+    return {f"first_sentence/{name}": value for name, value in squad_metrics(score_of, questions).items()}
 
 
-# Slices: by the length and the place of the right answer
-
-
-def _placed(found: AnswerPredictions) -> list[Question]:
-    """The scored questions with the right answers of the text answered from, else of the first text that has one."""
-    asked, members = found.pools.asked, defaultdict[int, list[Question]](list)
-    for question, pool in zip(asked, found.pools.pool_of.tolist(), strict=True):
-        members[pool].append(question)
-    placed = []
-    for number, (question, choices) in enumerate(zip(found.pools.scored, found.ranked, strict=True)):
-        answered_from = [asked[choices[0].asked]] if choices[0].start >= 0 else []
-        member = next((member for member in [*answered_from, *members[number]] if member.answers), question)
-        placed.append(replace(question, context=member.context, answers=member.answers))
-    return placed
+def _with_answers_of_contexts(pools: Pools, ranked: Sequence[Spans]) -> list[Question]:
+    """The scored questions with the gold answers of the context answered from, else of the first one that has any."""
+    questions = []
+    for question, members, spans in zip(pools.scored, pools.members, ranked, strict=True):
+        best = [members[spans.contexts[0]]] if spans.starts[0] >= 0 else []
+        member = next((member for member in [*best, *members] if member.answers), question)
+        questions.append(replace(question, context=member.context, answers=member.answers))
+    return questions
 
 
 def slices(questions: Sequence[Question], score_of: Mapping[str, Score]) -> dict[str, list[dict[str, object]]]:
-    """`answer_words` and `position`, each a list of slices in order: `name`, `questions`, `exact_match` and `f1`.
+    """Metrics by length and position of the gold answer, `answer_words` and `position`: lists of slices in order.
 
-    Of questions with an answer in the text alone, by the first one in their file: how many words it has, 1, 2–3, 4–7,
-    …, and in which fifth of the text it begins.
+    A slice has `name`, `questions`, `exact_match` and `f1`. Only questions with an answer in the text count, by the
+    first one in their file: its number of words, 1, 2–3, 4–7, …, and the fifth of the text that it begins in.
     """
     by_words, by_fifth = (defaultdict[int, list[Score]](list) for _ in range(2))
     for question in questions:
@@ -193,59 +161,63 @@ def _slice(name: str, scored: Sequence[Score]) -> dict[str, object]:
     return {"name": name, "questions": len(scored), **exact_match, **f1}
 
 
-# Predictions and examples
+def _write_nbest(pools: Pools, ranked: Sequence[Spans], chances: Floats, path: Path) -> None:
+    """Writes a line for each question: its id and its candidates.
 
+    Where snippets are pooled, `context` is the id of the member of the pool that has the candidate in its context.
+    """
 
-def _write_nbest(found: AnswerPredictions, path: Path) -> None:
-    """A line for each question: its id and its choices; `context` is the text of a pool that one is from."""
+    def rows() -> Iterator[dict[str, Any]]:
+        for number, (question, spans) in enumerate(zip(pools.scored, ranked, strict=True)):
+            candidates = []
+            for rank, chance in enumerate(chances[number, : len(spans.scores)].tolist()):
+                row: dict[str, Any] = {"text": spans.text(rank, pools.contexts(number)), "start": spans.starts[rank]}
+                row |= {"end": spans.ends[rank], "score": spans.scores[rank], "probability": chance}
+                member = pools.members[number][spans.contexts[rank]]
+                if spans.starts[rank] >= 0 and member.id != question.id:
+                    row["context"] = member.id
+                candidates.append(row)
+            yield {"id": question.id, "nbest": candidates}
 
-    def row(question: Question, choice: Choice) -> dict[str, Any]:
-        asked, values = found.pools.asked[choice.asked].id, choice._asdict()
-        del values["asked"]
-        context = {} if asked == question.id or choice.start < 0 else {"context": asked}
-        return {"text": found.pools.text(*choice[:3]), **values, **context}
-
-    ranked = zip(found.pools.scored, found.ranked, strict=True)
     with atomic_write(path) as building:
-        write_lines(
-            building,
-            (
-                json_line({"id": asked.id, "nbest": [row(asked, choice) for choice in choices]})
-                for asked, choices in ranked
-            ),
-        )
+        write_lines(building, map(json_line, rows()))
 
 
-def _examples(found: AnswerPredictions, score_of: Mapping[str, Score]) -> dict[str, list[dict[str, object]]]:
+def _examples(
+    pools: Pools, ranked: Sequence[Spans], chances: Floats, score_of: Mapping[str, Score]
+) -> dict[str, list[dict[str, object]]]:
     """Questions spread evenly over the data: answered right, and wrong."""
-    places: dict[str, list[int]] = {"right": [], "wrong": []}
-    for place, question in enumerate(found.pools.scored):
+    numbers: dict[str, list[int]] = {"right": [], "wrong": []}
+    for number, question in enumerate(pools.scored):
         if score := score_of.get(question.id):
-            places["right" if score.exact_match == 1 else "wrong"].append(place)
-    return {name: [_example(found, place) for place in spread_evenly(listed)] for name, listed in places.items()}
+            numbers["right" if score.exact_match == 1 else "wrong"].append(number)
+    return {
+        name: [_example(pools, number, ranked[number], float(chances[number, 0])) for number in spread_evenly(listed)]
+        for name, listed in numbers.items()
+    }
 
 
-def _example(found: AnswerPredictions, place: int) -> dict[str, object]:
-    """A question, what is right and what was answered, and the text around both as `passages` with their places."""
-    question, best = found.pools.scored[place], found.ranked[place][0]
-    asked = found.pools.asked[best.asked] if best.start >= 0 else question
-    marks = [(answer.start, answer.end, "gold") for answer in asked.answers]
-    if best.start >= 0:
-        marks.append((best.start, best.end, "answer"))
+def _example(pools: Pools, number: int, ranked: Spans, chance: float) -> dict[str, object]:
+    """A scored question, its gold answers and the model's, and the text around both as `passages`."""
+    question, start, end = pools.scored[number], ranked.starts[0], ranked.ends[0]
+    shown = pools.members[number][ranked.contexts[0]] if start >= 0 else question
+    marks = [(answer.start, answer.end, "gold") for answer in shown.answers]
+    if start >= 0:
+        marks.append((start, end, "answer"))
     return {
         "id": question.id,
         "question": question.question,
         "golds": list(question.gold_texts),
-        "answer": found.pools.text(*best[:3]),
-        "probability": best.probability,
-        "passages": passages(asked.context, marks),
+        "answer": ranked.text(0, pools.contexts(number)),
+        "probability": chance,
+        "passages": passages(shown.context, marks),
     }
 
 
 def passages(text: str, marks: Sequence[tuple[int, int, str]]) -> list[dict[str, object]]:
-    """The parts of `text` around its marks (start, end, kind), in order; each with the marks inside it.
+    """The parts of `text` around its marks (start, end, kind), in order, with the marks inside them.
 
-    Parts that touch one another are one. Without a mark the beginning of the text is shown.
+    Parts that touch one another are one. Without a mark it is the beginning of the text.
     """
     borders: list[tuple[int, int]] = []
     for start, end, _ in sorted(marks) or [(0, 0, "")]:

@@ -1,9 +1,9 @@
-"""How right answers are: by the rules of SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016, 2018), and by those of BioASQ.
+"""Metrics of SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016, 2018) and of BioASQ, and the threshold of no answer.
 
 SQuAD compares an answer in lower case, without ASCII punctuation, without the words a, an and the, and with one space
-between words; it is as right as against the gold answer that suits it best. The two versions differ in what is empty:
-in 2.0 no answer is right where there is none, and golds of nothing but articles and punctuation do not count. BioASQ
-compares five ranked answers to a factoid question with all wordings of its gold answers, in lower case.
+between words; its score is the best against any gold answer. The versions differ in empty answers: in 2.0 an empty
+answer is right for an impossible question, and golds of only articles and punctuation do not count. BioASQ compares
+five ranked answers to a factoid question with all wordings of its gold answers, in lower case.
 """
 
 import re
@@ -11,31 +11,35 @@ import string
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.stage import Metrics
-from domain.biomedical.qa.predict import NBest, n_best
-from domain.biomedical.qa.questions import Question, Synonyms
+from domain.biomedical.qa.data import Question, Synonyms
+from domain.biomedical.qa.spans import Spans, pool_spans
 from domain.text.windows import Floats, Integers
 
 Version = Literal["1.1", "2.0"]
+Value = TypeVar("Value")
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 class Score(NamedTuple):
-    """How right an answer is: 0 or 1, and from 0 to 1."""
+    """SQuAD's score of an answer: exact match is 0 or 1, F1 from 0 to 1."""
 
     exact_match: float
     f1: float
 
 
+WRONG = Score(0.0, 0.0)
+
+
 class FactoidScore(NamedTuple):
-    """How right the first of ranked answers to a question is, any of them, and 1 / the rank of the first right one."""
+    """BioASQ's score of ranked answers: 1 if the first is right, 1 if any is, 1 / the rank of the first right one."""
 
     strict_accuracy: float
     lenient_accuracy: float
@@ -45,7 +49,7 @@ class FactoidScore(NamedTuple):
 def means(
     prefix: str, kind: type[Score | FactoidScore], scored: Sequence[Score | FactoidScore], intervals: bool = False
 ) -> Metrics:
-    """The mean of each field of a kind of score, and its 95 % interval over questions; None of no question."""
+    """The mean of each field of a kind of score, and its 95 % interval over questions; None without a question."""
     metrics: Metrics = {}
     for name in kind._fields:
         values = [getattr(score, name) for score in scored]
@@ -55,12 +59,12 @@ def means(
     return metrics
 
 
-# SQuAD
-
-
 def score(answer: str, golds: Iterable[str], version: Version = "1.1") -> Score:
-    """The best of an answer against each gold; none of these, or `""`, means in 2.0 that no answer is right."""
-    text, compared = normalised(answer), [normalised(gold) for gold in golds]
+    """The best score of an answer against any gold; in 2.0 without golds, or with only `""`, an empty one is right.
+
+    For example, "the mild flu" has the F1 0.8 against "mild flu seen", 2 · (2/2 · 2/3) / (2/2 + 2/3).
+    """
+    text, compared = normalise(answer), [normalise(gold) for gold in golds]
     if version == "2.0":
         compared = [gold for gold in compared if gold] or [""]
     f1 = 0.0
@@ -74,7 +78,7 @@ def score(answer: str, golds: Iterable[str], version: Version = "1.1") -> Score:
     return Score(float(text in compared), f1)
 
 
-def normalised(text: str) -> str:
+def normalise(text: str) -> str:
     return " ".join(ARTICLES.sub(" ", text.lower().translate(NO_PUNCTUATION)).split())
 
 
@@ -83,34 +87,32 @@ def scores(
 ) -> dict[str, Score]:
     """The score of each question by id, in order; those without gold answers are left out.
 
-    answers: by id, `""` for none. A question that is not in them is wrong in 1.1, and left out in 2.0.
-    version: 2.0 where any question is impossible, when not given.
+    answers: by id, `""` for none. A question without one is wrong in 1.1, and left out in 2.0.
+    version: when absent 2.0 if any question is impossible, else 1.1.
     """
-    known = [question for question in questions if question.has_gold]
-    version = version or ("2.0" if any(question.impossible for question in known) else "1.1")
+    with_gold = [question for question in questions if question.has_gold]
+    version = version or ("2.0" if any(question.impossible for question in with_gold) else "1.1")
     return {
-        asked.id: score(answers[asked.id], asked.gold_texts, version) if asked.id in answers else Score(0.0, 0.0)
-        for asked in known
-        if version == "1.1" or asked.id in answers
+        question.id: score(answers[question.id], question.gold_texts, version) if question.id in answers else WRONG
+        for question in with_gold
+        if version == "1.1" or question.id in answers
     }
 
 
-def squad_metrics(found: Mapping[str, Score], questions: Iterable[Question], intervals: bool = False) -> Metrics:
+def squad_metrics(score_of: Mapping[str, Score], questions: Iterable[Question], intervals: bool = False) -> Metrics:
     """Means over the questions that have a score; where some are impossible, over these and over the others too."""
-    impossible = {question.id for question in questions if question.impossible} & found.keys()
-    metrics = means("", Score, list(found.values()), intervals)
+    impossible = {question.id for question in questions if question.impossible} & score_of.keys()
+    metrics = means("", Score, list(score_of.values()), intervals)
     if impossible:
-        has_answer = [found[name] for name in found if name not in impossible]
-        metrics |= means("has_answer/", Score, has_answer, intervals)
-        metrics |= means("no_answer/", Score, [found[name] for name in found if name in impossible], intervals)
+        with_answer = [score for name, score in score_of.items() if name not in impossible]
+        without = [score for name, score in score_of.items() if name in impossible]
+        metrics |= means("has_answer/", Score, with_answer, intervals)
+        metrics |= means("no_answer/", Score, without, intervals)
     return metrics
 
 
-# BioASQ
-
-
-def best_answers(candidates: Iterable[tuple[str, float]], most: int = 5) -> list[str]:
-    """The answers to a question from all its snippets, best first, each once (in lower case); empty ones are none.
+def best_answers(candidates: Iterable[tuple[str, float]], top_k: int = 5) -> list[str]:
+    """The distinct non-empty answers to a question from all its snippets, best first; case does not matter.
 
     candidates: texts and their logits; logits of different snippets can be compared.
     """
@@ -118,13 +120,14 @@ def best_answers(candidates: Iterable[tuple[str, float]], most: int = 5) -> list
     for text, _ in sorted(candidates, key=lambda candidate: -candidate[1]):
         if text:
             answers.setdefault(text.lower(), text)
-    return list(answers.values())[:most]
+    return list(answers.values())[:top_k]
 
 
 def factoid_score(answers: Sequence[str | Sequence[str]], golds: Iterable[Synonyms]) -> FactoidScore:
-    """How right ranked answers are, the best first; one may be given with its synonyms, the first of which counts.
+    """The score of ranked answers, best first.
 
-    Answers are `[["a", "synonym"], ["b"]]` or `["a", "b"]`; an empty one keeps its rank.
+    Answers are `["a", "b"]`, or `[["a", "synonym"], ["b"]]`, in which only the first wording counts. An empty one keeps
+    its rank: `["", "B"]` with the gold answer `b` has the scores 0, 1 and 1/2.
     """
     right = {wording.lower() for wordings in golds for wording in wordings}
     texts = [answer if isinstance(answer, str) else next(iter(answer), "") for answer in answers]
@@ -144,70 +147,79 @@ def factoid_metrics(
     return {**metrics, "unanswered": len(whole) - len(answered)}
 
 
-def best_threshold(gaps: Floats, answered: Floats, unanswered: Floats) -> float:
-    """The threshold at which questions score most together, (questions,).
+def best_threshold(gaps: Floats, gains: Floats) -> float:
+    """The threshold at which answerable questions score most together; those with a gap of at most it are answered.
 
-    gaps: by how much no answer is above the best span. answered, unanswered: what a question scores with its best span
-    and without an answer.
+    gaps: by how much no answer is above the best span, (questions,).
+    gains: by how much the best span scores more than no answer, (questions,).
+    For example, with the gaps −1, 2 and 3 and the gains 1, 1 and −1 it is 2.5: the first two are answered.
     """
-    is_open = np.isfinite(gaps)
-    order = np.argsort(gaps[is_open], kind="stable")
-    ordered, gains = gaps[is_open][order], (answered - unanswered)[is_open][order]
-    if not len(ordered):
+    if not len(gaps):
         return 0.0
-    borders = np.flatnonzero(np.diff(ordered, prepend=-np.inf, append=np.inf) > 0)  # between unequal gaps
-    best = borders[np.append(0.0, np.cumsum(gains))[borders].argmax()]  # so many are answered
-    around = np.concatenate([[ordered[0] - 1], ordered, [ordered[-1] + 1]])
-    return float((around[best] + around[best + 1]) / 2)
+    order = np.argsort(gaps, kind="stable")
+    gaps, totals = gaps[order], np.append(0.0, np.cumsum(gains[order]))  # totals: when so many are answered
+    counts = np.flatnonzero(np.diff(gaps, prepend=-np.inf, append=np.inf) > 0)  # equal gaps are answered together
+    answered = counts[totals[counts].argmax()]
+    around = np.concatenate([[gaps[0] - 1], gaps, [gaps[-1] + 1]])
+    return float((around[answered] + around[answered + 1]) / 2)
 
 
 @dataclass(frozen=True)
 class Pools:
-    """Questions as they are scored: what is `asked` of several texts is one question.
+    """Questions as they are scored: one that is put to several contexts is one question.
 
-    scored: each with everything that is right in any of its texts. pool_of: which of these are asked, (asked,).
+    questions: as they were read. scored: as they are scored, with all gold answers of any context.
+    members: those of `questions` that are scored as one, one for each context, (scored,).
     """
 
-    asked: Sequence[Question]
+    questions: Sequence[Question]
     scored: list[Question]
-    pool_of: Integers
+    members: list[list[Question]]
 
     @classmethod
     def of(cls, questions: Sequence[Question]) -> "Pools":
-        pools = defaultdict[str, list[Question]](list)
-        for question in questions:
-            pools[question.scored_as].append(question)
-        scored = []
-        for name, members in pools.items():
-            if len(members) == 1 and members[0].id == name:
-                scored.append(members[0])
-                continue
-            golds = tuple(
-                dict.fromkeys(text for each in members if each.answers or each.golds for text in each.gold_texts)
-            )
-            is_impossible = not golds and any(member.impossible for member in members)
-            scored.append(replace(members[0], id=name, answers=(), golds=golds, impossible=is_impossible))
-        place = {name: number for number, name in enumerate(pools)}
-        return cls(questions, scored, np.array([place[question.scored_as] for question in questions], dtype=np.int64))
+        members = _by_pool(questions, questions)
+        return cls(questions, [_merge(pool) for pool in members], members)
 
     @property
-    def known(self) -> Integers:
-        """The places of the scored questions with gold answers."""
+    def with_gold(self) -> Integers:
+        """The numbers of the scored questions with gold answers."""
         return np.flatnonzero([question.has_gold for question in self.scored])
 
-    def nbest(self, found: NBest) -> NBest:
-        """The n-best of what is asked as that of what is scored; no answer is as likely as where it is least so."""
-        spans = found.spans()
-        nulls = np.full(len(self.scored), np.inf)
-        np.minimum.at(nulls, self.pool_of, found.nulls)
-        return n_best(spans._replace(owners=self.pool_of[spans.owners]), nulls, found.scores.shape[1])
+    def spans(self, spans: Iterable[Spans]) -> list[Spans]:
+        """The spans of the scored questions, from those of `questions`."""
+        return list(map(pool_spans, _by_pool(self.questions, spans)))
 
-    def text(self, asked: int, start: int, end: int) -> str:
-        """The text of a choice, "" for no answer."""
-        return self.asked[asked].context[start:end] if start >= 0 else ""
+    def contexts(self, number: int) -> list[str]:
+        """The contexts of the scored question `number`."""
+        return [member.context for member in self.members[number]]
 
-    def scores_at(self, nbest: NBest, threshold: float | None) -> dict[str, Score]:
-        """How right the best choices are, by id; of questions with gold answers alone."""
-        best = nbest.with_no_answer(threshold).places[:, 0].tolist()
-        answers = {question.id: self.text(*place) for question, place in zip(self.scored, best, strict=True)}
-        return scores(answers, self.scored)
+    def answers(self, ranked: Iterable[Spans]) -> dict[str, str]:
+        """The texts of the best candidates by the scored question's id; "" for no answer."""
+        return {
+            question.id: spans.text(0, self.contexts(number))
+            for number, (question, spans) in enumerate(zip(self.scored, ranked, strict=True))
+        }
+
+    def scores_at(self, spans: Iterable[Spans], threshold: float | None) -> dict[str, Score]:
+        """The score of each question with gold answers by id, when `threshold` decides between spans and no answer."""
+        return scores(self.answers(candidates.with_no_answer(threshold) for candidates in spans), self.scored)
+
+
+def _merge(members: Sequence[Question]) -> Question:
+    """The question that is put to the contexts of `members`, with the gold answers of all."""
+    name = members[0].scored_as
+    if len(members) == 1 and members[0].id == name:
+        return members[0]
+    with_golds = [member for member in members if member.answers or member.golds]
+    golds = tuple(dict.fromkeys(text for member in with_golds for text in member.gold_texts))
+    is_impossible = not golds and any(member.impossible for member in members)
+    return replace(members[0], id=name, answers=(), golds=golds, impossible=is_impossible)
+
+
+def _by_pool(questions: Iterable[Question], values: Iterable[Value]) -> list[list[Value]]:
+    """The values of `questions`, those of a pool in one list."""
+    pools = defaultdict[str, list[Value]](list)
+    for question, value in zip(questions, values, strict=True):
+        pools[question.scored_as].append(value)
+    return list(pools.values())

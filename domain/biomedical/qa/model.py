@@ -1,7 +1,7 @@
 """The network that finds answers: any BERT with a linear map that scores each subword as an answer's first and last.
 
-On disk it is a plain transformers folder that `AutoModelForQuestionAnswering` loads, with `qa.json` beside it for what
-transformers has no place for.
+On disk it is a plain transformers folder that `AutoModelForQuestionAnswering` loads; `qa.json` beside it has the fields
+that transformers lacks.
 """
 
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ HEAD = Head(
 
 
 class AnswerFinder(HeadNetwork):
-    """Subwords to their scores as the first and the last one of an answer, by a network of transformers'."""
+    """A network of transformers that scores subwords as the first and the last one of an answer."""
 
     def __init__(self, network: PreTrainedModel) -> None:
         super().__init__(network, network.qa_outputs)
@@ -50,7 +50,7 @@ class AnswerFinder(HeadNetwork):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor, choices: Tensor) -> Tensor:
         """All (windows, tokens) to scores as first and last subword, (windows, tokens, 2), float32.
 
-        choices: where an answer may begin or end; elsewhere the scores are −inf.
+        choices: true where an answer may begin or end; elsewhere the scores are −inf.
         """
         network: Any = self.network
         types = {"token_type_ids": token_type_ids} if self.has_types else {}
@@ -61,14 +61,14 @@ class AnswerFinder(HeadNetwork):
 
 @dataclass(frozen=True)
 class AnswerModel:
-    """All that is needed to answer questions.
+    """A network that finds answers, with its tokenizer and the settings of its answers.
 
     max_tokens, overlap: of the windows in which texts are read, in subwords; see QaSettings.
-    max_answer_tokens: no longer answer is given.
-    threshold: by how much the score of no answer must be above that of the best one, for none to be given; None for a
-        model that was trained on no question without an answer, and so always gives one.
-    temperature: what scores are divided by, so that an answer's probability is a good confidence.
-    whole_words: whether an answer may neither begin nor end inside a word.
+    max_answer_tokens: the longest answer, in subwords.
+    threshold: the difference above which no answer is preferred to the best span; None for a model that was trained
+        without impossible questions, and always answers.
+    temperature: divides scores, so that an answer's probability is calibrated.
+    whole_words: true if an answer may neither begin nor end inside a word.
     """
 
     network: AnswerFinder
@@ -93,10 +93,10 @@ class _QaDescription(Description):
 
 
 def start_model(settings: QaSettings, cache: Cache | None = None) -> AnswerModel:
-    """A model before its first step: the BERT of `settings.base`, a sentence encoder's among them, under a new head.
+    """A model before its first step: the BERT of `settings.base`, which may be a sentence encoder, under a new head.
 
     A model that answers questions already keeps its head. Raises RequestError for a model that cannot answer, or has
-    not the positions for such windows.
+    fewer positions than such windows need.
     """
     folder = ModelFolder.find(settings.base, cache=cache)
     config = folder.network_config
@@ -127,18 +127,18 @@ def save_model(model: AnswerModel, folder: Path) -> None:
 
 
 def load_model(source: str | Path, cache: Cache | None = None, backend: BackendChoice = None) -> AnswerModel:
-    """The model of a folder that a training here wrote, or of any BERT of transformers that answers questions.
+    """The model of a folder that `save_model` wrote, or of any BERT of transformers that answers questions.
 
     backend: as of `SentenceEncoder.load`.
-    Raises RequestError for a folder that has none, or one that is damaged.
+    Raises RequestError for a folder without one, or with a damaged one.
     """
     folder = model_folder(source, cache=cache)
     network, tokenizer = HEAD.load(ModelFolder(folder), backend)
     PairSplitter(tokenizer)  # raises for one that cannot frame a pair of texts
-    finder, found = AnswerFinder(network).eval(), read_model_file(folder / DESCRIPTION, _QaDescription)
-    if found is None:
+    finder, description = AnswerFinder(network).eval(), read_model_file(folder / DESCRIPTION, _QaDescription)
+    if description is None:
         file = folder / DESCRIPTION
-        log(f"model: warning: no {file}, which domain.qa writes; windows, threshold and temperature are the usual ones")
+        log(f"model: warning: no {file}, which domain.qa writes; windows, threshold and temperature are the defaults")
         return AnswerModel(finder, tokenizer, *_window(network))
-    _window(network, found.max_tokens, found.overlap)  # raises for more than there are positions
-    return AnswerModel(finder, tokenizer, **found.model_dump())
+    _window(network, description.max_tokens, description.overlap)  # raises for more tokens than positions
+    return AnswerModel(finder, tokenizer, **description.model_dump())

@@ -1,4 +1,4 @@
-"""The answers to many questions, from a file to a file, in shards that survive a kill, and on a page.
+"""Answers to files and datasets of questions, in shards that survive a kill, and the page of answers.
 
 Importing this loads neither torch nor transformers, so that an invalid request is reported at once.
 """
@@ -28,17 +28,16 @@ from bertrelay.inference.run_model import BLOCK_CHARACTERS, DIGITS, Scan, connec
 from bertrelay.privacy import check_page
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.progress import Bar, log
-from bertrelay.settings import options_of
+from bertrelay.settings import settings_of
 from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.documents.html import HUES, Highlight, marked, render, shown
-from domain.biomedical.qa.question_files import Item, built, question_format_of, question_items
-from domain.biomedical.qa.questions import DUPLICATE, Question
+from domain.biomedical.qa.data import DUPLICATE, Candidate, Question, Reply
+from domain.biomedical.qa.question_files import Item, build_question, question_format_of, question_items
 from domain.biomedical.qa.settings import AnswerOptions, AnswerSettings, InputFormat, QuestionFormat, TableFormat
 from domain.reading import shown_id, usable, with_distinct_ids
 
 if TYPE_CHECKING:
     from bertrelay.inference.run_model import Columns, WrittenDataset
-    from domain.biomedical.qa.predict import Reply
 
 COLUMNS = {
     "id": "string",
@@ -50,16 +49,17 @@ COLUMNS = {
 }
 """The columns of a table of answers; JSONL has the candidates as well."""
 TOO_LONG = "too long for a window of the model"
-
-Row = dict[str, Any]
+TEMPLATE = Path(__file__).parent / "answers.html.jinja"
+MAX_OF_SENTENCE = 0.6
+"""An answer of a larger fraction of its sentence is not shown in it again."""
 
 
 class QuestionFile(NamedTuple):
-    """A file of questions, and the columns of a table.
+    """A file of questions, with the columns of a table.
 
-    format: found by the name where possible, else by the content.
-    id_column: `id` when not given, or the lines where a table, or a row of JSONL, has none.
-    keep: fields of JSONL that questions keep.
+    format: by the name where that is clear, else by the content, when absent.
+    id_column: `id` when absent, or the lines where a table, or a row of JSONL, has none.
+    keep: fields of JSONL that are written with the answers.
     """
 
     path: Path
@@ -70,7 +70,7 @@ class QuestionFile(NamedTuple):
     keep: tuple[str, ...] = ()
 
     def questions(self, rejects: Rejects | None = None) -> Iterator[Question]:
-        """Streams the questions; of one id the first. Without `rejects` nothing that is left out is logged."""
+        """Streams the questions, the first one of each id. Without `rejects` nothing that is left out is logged."""
         if rejects is None:
             return usable(self._items(), Rejects(None, limit=1), log_as=None)
         return usable(self._items(), rejects)
@@ -99,17 +99,17 @@ class QuestionFile(NamedTuple):
             if isinstance(row, Rejected):
                 yield row
             else:
-                question, context, given, *others = row.values
-                kept = (None if value is ABSENT else value for value in others)
-                if self.id_column is None and (given is ABSENT or (given is None and name == "jsonl")):
-                    given = row.line
-                fields = dict(zip(self.keep, kept, strict=True))
-                yield built(row.file, row.line, given, _of_row, question, context, given, fields)
+                question, context, number, *others = row.values
+                if self.id_column is None and (number is ABSENT or (number is None and name == "jsonl")):
+                    number = row.line
+                fields = dict(zip(self.keep, (None if value is ABSENT else value for value in others), strict=True))
+                yield build_question(row.file, row.line, number, _from_row, question, context, number, fields)
 
 
-def _of_row(question: object, context: object, id_of_row: object, fields: Mapping[str, Any]) -> Question:
+def _from_row(question: object, context: object, number: object, fields: Mapping[str, Any]) -> Question:
+    """A question of a table. Raises Rejected for values that are no id or no text."""
     try:
-        name = id_of_row if isinstance(id_of_row, str) else canonical_id(id_of_row)
+        name = number if isinstance(number, str) else canonical_id(number)
     except ValueError as error:
         raise Rejected(str(error), "give each question one") from None
     if not name:
@@ -137,13 +137,13 @@ def scan(source: QuestionFile, listed: Path, max_rejects: float) -> Scan:
     longer, digest, absent = 0, hashlib.sha256(), set(source.keep)
 
     def sizes() -> Iterator[tuple[int, int]]:
-        """The characters of each question and its context, and 1: what spans are cut by and progress counts."""
+        """Yields the characters of each question with its context, by which spans are cut, and 1, its progress."""
         nonlocal longer
         for question in source.questions(rejects):
             longer += len(question.question) > len(question.context)
             absent.intersection_update(name for name, value in question.fields.items() if value is None)
-            asked = [question.id, question.question, question.context, *question.fields.items()]
-            digest.update(json.dumps(asked).encode())
+            values = [question.id, question.question, question.context, *question.fields.items()]
+            digest.update(json.dumps(values).encode())
             yield len(question.question) + len(question.context), 1
 
     with Rejects(listed, max_rejects, keep_empty=False) as rejects:
@@ -161,11 +161,11 @@ def scan(source: QuestionFile, listed: Path, max_rejects: float) -> Scan:
 
 
 class AnsweredFile(NamedTuple):
-    """What `answer_file` did.
+    """Counts of `answer_file`.
 
-    without_answer: questions that their contexts are held not to answer. too_long: those that leave their contexts no
-        space in a window, and so have no candidate. rejected: those that could not be read.
-    questions_per_second: of what was computed now; None where that is nothing.
+    without_answer: questions with "no answer" as best candidate. too_long: those that leave their contexts no space in
+        a window, and so have no candidate. rejected: those that cannot be used.
+    questions_per_second: the rate of this call; None where all shards were there before.
     """
 
     questions: int
@@ -189,41 +189,46 @@ def answer_file(
     cache: Cache | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
     engine: Engine | str = LOCAL,
-    **options: Any,
+    top: int = 5,
+    whole_words: bool | None = None,
+    max_rejects: float = 0.01,
+    with_text: bool = False,
+    precision: str = "auto",
+    batch_tokens: int | None = None,
 ) -> AnsweredFile:
     """Writes a row for each of `questions`: answer, offsets, probability, the sentence around it, other candidates.
 
     questions: CSV, TSV, JSONL or Parquet with a row for each question and its context, or SQuAD's or BioASQ's JSON, of
         which every snippet is a context; source_format when its name does not imply it.
-    output: `.jsonl`, `.csv` or `.parquet`; the last two have the best candidate alone.
-    page: takes an HTML page of all contexts with their answers marked.
+    output: `.jsonl`, `.csv` or `.parquet`; the last two have only the best candidate.
+    page: file for an HTML page of all contexts with their answers marked.
     keep: fields of JSONL that the output, which is JSONL, has too.
-    cache: where a model of the hub is kept.
+    cache: folder for a model of the hub.
     process_group, engine: processes or the workers of a cluster that share the work; see `tag_file`.
-    options: the fields of `AnswerOptions`. What is unusable is listed in `OUTPUT.rejects.jsonl`.
+    top, whole_words, max_rejects, with_text, precision, batch_tokens: see `AnswerOptions`. Rejected questions are
+        listed in `OUTPUT.rejects.jsonl`.
 
     Killed and called again, with as many processes or others, it resumes at the first shard that is missing.
-    Raises RequestError, before anything is computed, for an input or output that cannot be what it should be, and
-    WorkError when too many questions are left out.
+    Raises RequestError, before anything is computed, for an input or output that cannot be used, and WorkError when too
+    many questions are left out.
     """
-    given = options_of(AnswerOptions, options)
+    options = settings_of(AnswerOptions, locals())
     source = QuestionFile(Path(questions), source_format, id_column, question_column, context_column, tuple(keep))
     output, page = Path(output), Path(page) if page else None
     _check_kept(keep, output)
-    check_outputs(source.path, output, page, given.with_text)
+    check_outputs(source.path, output, page, options.with_text)
     with open_run(
         output,
         model,
-        partial(scan, source, output.with_name(f"{output.name}.rejects.jsonl"), given.max_rejects),
+        partial(scan, source, output.with_name(f"{output.name}.rejects.jsonl"), options.max_rejects),
         span_limit=BLOCK_CHARACTERS,
-        precision=given.precision,
+        precision=options.precision,
         cache=cache,
         process_group=process_group,
         engine=engine,
-        decisive={"top": given.top, "whole_words": given.whole_words},
+        decisive=options.model_dump(include={"top", "whole_words"}),
     ) as run:
-        options = {"top": given.top, "precision": run.precision, "batch_tokens": given.batch_tokens}
-        start = partial(_start, run.folder, given.whole_words, options)
+        start = partial(_start, run.folder, options, run.precision)
         reader = SpanReader(source.questions, source.path)
         rate = run.fill(Work(reader.read, start, "answering", "questions")).rate
         without_answer, refused = _assemble(source, run.shards, output, page) if run.is_main else (0, [])
@@ -239,8 +244,8 @@ def _check_kept(keep: Sequence[str], output: Path) -> None:
     """Raises RequestError for fields that the output cannot have."""
     if keep and output.suffix != ".jsonl":
         raise RequestError(f"keep: only from JSONL to JSONL, found {output}")
-    if own := [name for name in keep if name in (*COLUMNS, "nbest")]:
-        raise RequestError(f"keep: {', '.join(own)} of each answer is written; name other fields")
+    if written := [name for name in keep if name in (*COLUMNS, "nbest")]:
+        raise RequestError(f"keep: {', '.join(written)} of each answer is written; name other fields")
 
 
 def answer_dataset(
@@ -255,35 +260,38 @@ def answer_dataset(
     process_group: ProcessGroup = SINGLE_PROCESS,
     engine: Engine | str = LOCAL,
     overwrite: bool = False,
-    **options: Any,
+    top: int = 5,
+    whole_words: bool | None = None,
+    precision: str = "auto",
+    batch_tokens: int | None = None,
 ) -> "WrittenDataset":
     """Writes the rows of the Parquet files of `source` to the dataset `output`, with their answers.
 
     source, output: folders, or addresses such as `s3://bucket/folder`, as of `bertrelay.encode_dataset`.
-    question_column, context_column: of texts. The output has `row`, the columns of `keep`, both texts, what
-        `answer_file` gives for a question, and `reason`: why a question cannot be asked, which has no answer then.
+    question_column, context_column: of texts. The output has `row`, the columns of `keep`, both texts, the columns of
+        `answer_file`, and `reason`, which says of a question without an answer why it cannot be asked.
     cache, process_group, engine, overwrite: as of `bertrelay.encode_dataset`.
-    options: `top`, `whole_words`, `precision` and `batch_tokens` of `AnswerOptions`.
+    top, whole_words, precision, batch_tokens: see `AnswerOptions`.
     Killed and called again it resumes. Raises as `encode_dataset` does.
     """
     import pyarrow as pa
 
     from bertrelay.inference.run_model import add_columns
 
-    asked = options_of(AnswerOptions, options)
+    options = settings_of(AnswerOptions, locals())
     candidate = pa.struct([(name, kind) for name, kind in COLUMNS.items() if name not in ("id", "sentence")])
     kinds = {name: kind for name, kind in COLUMNS.items() if name != "id"}
     kinds |= {"nbest": pa.list_(candidate), "reason": pa.string()}
-    texts, decisive = [question_column, context_column], asked.model_dump(include={"top", "whole_words"})
+    texts, decisive = [question_column, context_column], options.model_dump(include={"top", "whole_words"})
     return add_columns(
         model,
         source,
         output,
         texts,
         [pa.field(name, kind) for name, kind in kinds.items()],
-        partial(_load_answerer, texts, asked),
+        partial(_load_answerer, texts, options),
         keep=keep,
-        precision=asked.precision,
+        precision=options.precision,
         description="answering",
         cache=cache,
         process_group=process_group,
@@ -296,23 +304,24 @@ def answer_dataset(
 def _load_answerer(
     texts: Sequence[str], options: AnswerOptions, folder: Path, precision: ComputePrecision
 ) -> "Columns":
+    """The function from a block of the columns `texts` to the columns of its answers."""
     from domain.biomedical.qa.predict import QuestionAnswerer
 
     answerer = QuestionAnswerer.load(folder, whole_words=options.whole_words)
-    how: dict[str, Any] = {"top": options.top, "precision": precision, "batch_tokens": options.batch_tokens}
 
     def columns(block: Any) -> dict[str, list[Any]]:
-        given = zip(*(block[column].to_pylist() for column in texts), strict=True)
-        asked = [built("", 0, row, Question, str(row), *both) for row, both in enumerate(given)]
-        replies = answerer.replies((each for each in asked if isinstance(each, Question)), **how)
-        found: list[Row] = []
-        for each in asked:
-            if isinstance(each, Rejected):
-                found.append({"reason": each.reason})
+        pairs = zip(*(block[column].to_pylist() for column in texts), strict=True)
+        items = [build_question("", 0, row, Question, str(row), *pair) for row, pair in enumerate(pairs)]
+        questions = (item for item in items if isinstance(item, Question))
+        replies = answerer.replies(questions, top=options.top, precision=precision, batch_tokens=options.batch_tokens)
+        rows: list[dict[str, Any]] = []
+        for item in items:
+            if isinstance(item, Rejected):
+                rows.append({"reason": item.reason})
             else:
                 question, reply = next(replies)
-                found.append(_row(question, reply) if reply else {"reason": TOO_LONG})
-        return {name: [row.get(name) for row in found] for name in (*COLUMNS, "nbest", "reason")}
+                rows.append(_row_of(question, reply) if reply else {"reason": TOO_LONG})
+        return {name: [row.get(name) for row in rows] for name in (*COLUMNS, "nbest", "reason")}
 
     return columns
 
@@ -341,21 +350,25 @@ def run(settings: AnswerSettings, context: StageContext) -> Metrics:
     return dict(answered._asdict())
 
 
-def _start(folder: Path, whole_words: bool | None, how: dict[str, Any]) -> Compute[list[Question], Iterator[str]]:
+def _start(folder: Path, options: AnswerOptions, precision: ComputePrecision) -> Compute[list[Question], Iterator[str]]:
+    """The function from blocks of questions to the lines of their answers."""
     from domain.biomedical.qa.predict import QuestionAnswerer
 
-    answerer = QuestionAnswerer.load(folder, whole_words=whole_words)
+    answerer = QuestionAnswerer.load(folder, whole_words=options.whole_words)
 
     def lines(blocks: Iterable[list[Question]], bar: Bar) -> Iterator[Iterator[str]]:
         for questions in blocks:
-            yield (json_line(_row(*answered)) for answered in answerer.replies(questions, **how))
+            replies = answerer.replies(
+                questions, top=options.top, precision=precision, batch_tokens=options.batch_tokens
+            )
+            yield (json_line(_row_of(question, reply)) for question, reply in replies)
             bar.advance(len(questions))
 
     return lines
 
 
-def _row(question: Question, reply: "Reply | None") -> Row:
-    """A question that is too long has no candidate, by which it is known in the end."""
+def _row_of(question: Question, reply: Reply | None) -> dict[str, Any]:
+    """The row of a question with its reply; without candidates where there is none, as the question is too long."""
     nbest = [
         {"answer": text, "start": start, "end": end, "probability": round(probability, DIGITS)}
         for text, start, end, probability in (reply.nbest if reply else ())
@@ -365,54 +378,55 @@ def _row(question: Question, reply: "Reply | None") -> Row:
     return {"id": question.id, **best, "sentence": sentence, "nbest": nbest, **question.fields}
 
 
+def _reply_of(row: Mapping[str, Any]) -> Reply | None:
+    """The reply of a row, as `_row_of` makes it."""
+    if not row["nbest"]:
+        return None
+    nbest = [Candidate(*(row[name] for name in ("answer", "start", "end", "probability"))) for row in row["nbest"]]
+    return Reply(*nbest[0], row["sentence"], nbest)
+
+
 def _assemble(source: QuestionFile, shards: ShardFiles, output: Path, page: Path | None) -> tuple[int, list[str]]:
-    """Writes the answers; how many questions have none in their contexts, and the ids of those that are too long."""
+    """Writes the answers; returns how many questions have none, and the ids of those that are too long."""
     if output.suffix == ".jsonl":
         shards.join(output)
     else:
         write_table(output, COLUMNS, (tuple(map(row.get, COLUMNS)) for row in shards.rows()))
     if page:
-        answered = zip(source.questions(), shards.rows(), strict=True)
+        answered = zip(source.questions(), map(_reply_of, shards.rows()), strict=True)
         with atomic_write(page) as building:
             building.write_text(answer_page(answered, f"Answers from {source.path.name}"), encoding="utf-8")
     without_answer = sum(bool(row["nbest"] and not row["answer"]) for row in shards.rows())
     return without_answer, [row["id"] for row in shards.rows() if not row["nbest"]]
 
 
-# The page
-
-TEMPLATE = Path(__file__).parent / "answers.html.jinja"
-MAX_OF_SENTENCE = 0.6
-"""An answer of a larger share of its sentence is not shown in it again."""
-
-
-def answer_page(asked: Iterable[tuple[Question, Row]], title: str) -> str:
-    """A page of questions and their answers, as `answer_file` writes them, grouped by context."""
-    groups = groupby(asked, key=lambda answered: answered[0].context)
+def answer_page(answered: Iterable[tuple[Question, Reply | None]], title: str) -> str:
+    """An HTML page of questions with their replies, grouped by context; None is the reply to one that is too long."""
+    groups = groupby(answered, key=lambda pair: pair[0].context)
     articles = [_article(number, context, list(group)) for number, (context, group) in enumerate(groups, 1)]
-    best = [answered["best"] for article in articles for answered in article["answered"]]
-    without_answer = sum(not row["answer"] for row in best)
-    return render(TEMPLATE, title=title, articles=articles, questions=len(best), without_answer=without_answer)
+    replies = [shown_question["reply"] for article in articles for shown_question in article["answered"]]
+    without_answer = sum(not (reply and reply.answer) for reply in replies)
+    return render(TEMPLATE, title=title, articles=articles, questions=len(replies), without_answer=without_answer)
 
 
-def _article(article: int, context: str, asked: Sequence[tuple[Question, Row]]) -> dict[str, Any]:
-    answered, highlights = [], []
-    for number, (question, row) in enumerate(asked, 1):
-        hue, anchor = f"hue-{(number - 1) % HUES}", f"answer-{article}-{number}"
-        shown_as = {"number": number, "question": question.question, "anchor": anchor, "hue": hue}
-        sentence = _in_its_sentence(context, row, hue)
-        answered.append({**shown_as, "best": row, "others": row["nbest"][1:], "sentence": sentence})
-        if row["answer"]:
-            highlights.append(Highlight(row["start"], row["end"], hue, str(number), question.question, anchor))
-    document = asked[0][0].document
+def _article(article: int, context: str, answered: Sequence[tuple[Question, Reply | None]]) -> dict[str, Any]:
+    """Values of the template for a context: its name, its text with marks, and its questions."""
+    questions, highlights = [], []
+    for number, (question, reply) in enumerate(answered, 1):
+        hue, anchor, sentence = f"hue-{(number - 1) % HUES}", f"answer-{article}-{number}", Markup()
+        if reply and reply.start is not None and reply.end is not None:
+            sentence = _mark_in_sentence(context, reply.start, reply.end, reply.sentence, hue)
+            highlights.append(Highlight(reply.start, reply.end, hue, str(number), question.question, anchor))
+        shown_question = {"number": number, "question": question.question, "anchor": anchor, "hue": hue}
+        questions.append({**shown_question, "reply": reply, "sentence": sentence})
+    document = answered[0][0].document
     name = document if document and not document.startswith("article-") else f"Context {article}"
-    return {"name": name, "context": marked(context, highlights), "answered": answered}
+    return {"name": name, "context": marked(context, highlights), "answered": questions}
 
 
-def _in_its_sentence(context: str, row: Row, hue: str) -> Markup:
+def _mark_in_sentence(context: str, start: int, end: int, sentence: str, hue: str) -> Markup:
     """The sentence around an answer, with the answer marked in it; nothing where the answer is most of it."""
-    start, end, sentence = row["start"], row["end"], row["sentence"]
-    if len(row["answer"]) >= MAX_OF_SENTENCE * len(sentence):
+    if end - start >= MAX_OF_SENTENCE * len(sentence):
         return Markup()
     offset = context.index(sentence, max(0, end - len(sentence)))  # an equal one may occur elsewhere
     before, answer, after = context[offset:start], context[start:end], context[end : offset + len(sentence)]

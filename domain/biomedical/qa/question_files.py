@@ -1,11 +1,15 @@
-"""Questions in and out of files: SQuAD's and BioASQ's JSON, and JSONL, which has everything of a question.
+"""Files of questions: SQuAD's and BioASQ's JSON, and JSONL, which holds every field of a question.
 
-JSONL has a question in each line, named by its line where it has no `id`; `answers` may also be the lists of a row of
-the library `datasets`, `{"text": [...], "answer_start": [...]}`. A question of SQuAD's JSON without
-`is_impossible` and with an empty list of answers is impossible in a file whose `version`, before `data`, is 2, as its
-published script scores it. Of BioASQ's, factoid questions are read: each snippet becomes a context of its own, under
-the question's id and the snippet's number (`5717fb557de986d80d000009_003`). An article without a name is named after
-its text.
+JSONL has a question in each line. One without an `id` is named by its line. `answers` may also be the lists of a row of
+the library `datasets`, `{"text": [...], "answer_start": [...]}`.
+
+SQuAD's JSON: a question without `is_impossible` and with an empty list of answers is impossible in a file whose
+`version`, which stands before `data`, is 2, as its published script scores it.
+
+BioASQ's JSON: only factoid questions are read. Each snippet becomes a context of its own, under the question's id and
+the snippet's number (`5717fb557de986d80d000009_003`).
+
+An article without a name is named after its text.
 """
 
 import hashlib
@@ -29,22 +33,22 @@ from bertrelay.files import atomic_write, refuse_packed
 from bertrelay.progress import log
 from domain.biomedical.documents.document import numbered_lines
 from domain.biomedical.documents.json_stream import Flag, Shape, fitted, json_value, json_window
-from domain.biomedical.qa.questions import (
+from domain.biomedical.qa.data import (
     ALIGNMENTS,
     DUPLICATE,
     NO_CONTEXT,
     Answer,
     Question,
     Synonyms,
-    aligned,
-    checked,
-    placed_answers,
+    align_answer,
+    check_question,
+    place_answers,
 )
 from domain.biomedical.qa.settings import QuestionFormat, QuestionSource
 from domain.reading import shown_id, usable, with_distinct_ids
 
 Item = Question | Rejected
-"""What a format's reader gives: questions, those that cannot be used, and what it reads over."""
+"""A question, a record that cannot be used, or one that a format's reader leaves out."""
 
 SHAPE = 'expected {"id", "question", "context", "answers": [{"text", "start"}]}'
 SHAPES = (
@@ -54,10 +58,15 @@ SHAPES = (
 LISTS: dict[str, QuestionFormat] = {"data": "squad", "questions": "bioasq"}
 
 
-def built(file: str, line: int, name: object, build: Callable[..., Question], *values: Any) -> Question | Rejected:
-    """The question that `build` makes of `values`; a fault with the id `name` where it or a check raises one."""
+def build_question(
+    file: str, line: int, name: object, build: Callable[..., Question], *values: Any
+) -> Question | Rejected:
+    """The question that `build` makes of `values`; an unusable record where it or `check_question` raises Rejected.
+
+    name: the id of an unusable record.
+    """
     try:
-        return checked(replace(build(*values), file=file, line=line))
+        return check_question(replace(build(*values), file=file, line=line))
     except Rejected as fault:
         return fault.at(file, line, shown_id(name))
 
@@ -72,21 +81,18 @@ def _name_of(contexts: Iterable[str]) -> str:
     return f"article-{digest.hexdigest()}"
 
 
-# JSONL
-
-
 class _Record(Shape):
-    """Base of what may be null where it may be absent."""
+    """Base of records in which an optional field may be null."""
 
     @model_validator(mode="before")
     @classmethod
-    def _without_null(cls, given: Any) -> Any:
+    def _drop_null(cls, record: Any) -> Any:
         fields = cls.model_fields
-        if not isinstance(given, dict):
-            return given
+        if not isinstance(record, dict):
+            return record
         return {
             name: value
-            for name, value in given.items()
+            for name, value in record.items()
             if value is not None or (name in fields and fields[name].is_required())
         }
 
@@ -109,11 +115,12 @@ class _JsonQuestion(_Record):
 
     @field_validator("answers", mode="before")
     @classmethod
-    def _of_lists(cls, given: Any) -> Any:
-        texts, starts = map(given.get, ("text", "answer_start")) if isinstance(given, dict) else (None, None)
+    def _pair_lists(cls, answers: Any) -> Any:
+        """Answers as a row of the library datasets has them, a list of texts and one of offsets, as a list of both."""
+        texts, starts = map(answers.get, ("text", "answer_start")) if isinstance(answers, dict) else (None, None)
         if isinstance(texts, list) and isinstance(starts, list) and len(texts) == len(starts):
             return [{"text": text, "start": start} for text, start in zip(texts, starts, strict=True)]
-        return given
+        return answers
 
 
 NO_ANSWERS: dict[str, list[object]] = {"text": [], "answer_start": []}
@@ -121,7 +128,7 @@ NO_ANSWERS: dict[str, list[object]] = {"text": [], "answer_start": []}
 
 
 def _read_jsonl(path: Path, prefix: str = "") -> Iterator[Item]:
-    """prefix: of the lines that name questions without an id."""
+    """prefix: stands before the line in the name of a question without an id."""
     context = ""
     for row in numbered_lines(path):
         if isinstance(row, Rejected):
@@ -132,31 +139,32 @@ def _read_jsonl(path: Path, prefix: str = "") -> Iterator[Item]:
             except Rejected as fault:
                 yield fault.at(row.file, row.line)
                 continue
-            item = built(row.file, row.line, _id_of(value), _of_json, value, f"{prefix}{row.line}", context)
+            name = f"{prefix}{row.line}"
+            item = build_question(row.file, row.line, _id_of(value), _from_jsonl, value, name, context)
             context = item.context if isinstance(item, Question) else context
             yield item
 
 
-def _of_json(value: Any, name: str, context_before: str) -> Question:
+def _from_jsonl(value: Any, name: str, context_before: str) -> Question:
     try:
-        asked = fitted(_JsonQuestion, value)
+        record = fitted(_JsonQuestion, value)
     except Rejected as fault:
         raise Rejected(fault.reason, f"{fault.detail}; {SHAPE}") from None
-    if asked.context is None:
-        raise Rejected(NO_CONTEXT, "give the text that it is asked of as `context`")
+    if record.context is None:
+        raise Rejected(NO_CONTEXT, "give the text that answers it as `context`")
     # Questions of one context follow one another, and contexts are long: they share one text in memory.
-    context = context_before if asked.context == context_before else asked.context
-    answers, lost, notes = placed_answers(context, [Answer(answer.text, answer.start) for answer in asked.answers])
+    context = context_before if record.context == context_before else record.context
+    answers, absent, notes = place_answers(context, [Answer(answer.text, answer.start) for answer in record.answers])
     return Question(
-        name if asked.id is None else str(asked.id),
-        asked.question,
+        name if record.id is None else str(record.id),
+        record.question,
         context,
         answers,
-        golds=(*asked.golds, *lost),
-        impossible=asked.impossible or value.get("answers") == NO_ANSWERS,
-        document=asked.document or _name_of([context]),
-        pool=asked.pool,
-        synonyms=tuple(map(tuple, asked.synonyms)),
+        golds=(*record.golds, *absent),
+        impossible=record.impossible or value.get("answers") == NO_ANSWERS,
+        document=record.document or _name_of([context]),
+        pool=record.pool,
+        synonyms=tuple(map(tuple, record.synonyms)),
         notes=notes,
     )
 
@@ -166,10 +174,7 @@ def line_of(question: Question) -> str:
     value = {"id": question.id, "question": question.question, "context": question.context}
     others = {name: getattr(question, name) for name in ("golds", "impossible", "document", "pool", "synonyms")}
     answers = [answer._asdict() for answer in question.answers]
-    return json_line({**value, "answers": answers, **{name: found for name, found in others.items() if found}})
-
-
-# SQuAD
+    return json_line({**value, "answers": answers, **{name: field for name, field in others.items() if field}})
 
 
 class _Article(Shape):
@@ -206,39 +211,40 @@ def _read_squad(path: Path) -> Iterator[Item]:
             yield Rejected(fault.reason, f"expected an article with `paragraphs`: {fault.detail}", file=file, line=line)
             continue
         paragraphs = list[_Paragraph]()
-        for number, given in enumerate(article.paragraphs, 1):
+        for number, paragraph in enumerate(article.paragraphs, 1):
             try:
-                paragraphs.append(fitted(_Paragraph, given))
+                paragraphs.append(fitted(_Paragraph, paragraph))
             except Rejected as fault:
                 detail = f"paragraph {number:,}: expected `context` and `qas`: {fault.detail}"
                 yield Rejected(fault.reason, detail, file=file, line=line)
         ids = [str(paragraph.document_id) for paragraph in paragraphs if paragraph.document_id is not None]
         document = article.title or next(iter(ids), "") or _name_of(paragraph.context or "" for paragraph in paragraphs)
         for paragraph in paragraphs:
-            for asked in paragraph.qas:
-                yield built(file, line, _id_of(asked), _of_squad, asked, paragraph.context, document, is_version_2)
+            values = paragraph.context, document, is_version_2
+            for record in paragraph.qas:
+                yield build_question(file, line, _id_of(record), _from_squad, record, *values)
 
 
-def _of_squad(value: object, context: str | None, document: str, is_version_2: bool) -> Question:
-    asked = fitted(_SquadQuestion, value)
+def _from_squad(value: object, context: str | None, document: str, is_version_2: bool) -> Question:
+    record = fitted(_SquadQuestion, value)
     if context is None:
-        raise Rejected(NO_CONTEXT, "its paragraph has no `context`; give the text that it is asked of")
-    given = [Answer(answer.text, answer.answer_start) for answer in asked.answers or ()]
-    answers, golds, notes = placed_answers(context, given)
-    has_none = is_version_2 and asked.answers == []
-    impossible = has_none if asked.is_impossible is None else asked.is_impossible
-    return Question(str(asked.id), asked.question, context, answers, golds, impossible, document, notes=notes)
+        raise Rejected(NO_CONTEXT, "its paragraph has no `context`; give the text that answers it")
+    golds = [Answer(answer.text, answer.answer_start) for answer in record.answers or ()]
+    answers, absent, notes = place_answers(context, golds)
+    has_none = is_version_2 and record.answers == []
+    impossible = has_none if record.is_impossible is None else record.is_impossible
+    return Question(str(record.id), record.question, context, answers, absent, impossible, document, notes=notes)
 
 
 def _squad_text(questions: Iterable[Question]) -> Iterator[str]:
-    """Questions that follow one another share an article and a context."""
+    """The text of a file of `questions`; neighbours with the same article or context share one."""
 
-    def asked(question: Question) -> dict[str, Any]:
+    def record(question: Question) -> dict[str, Any]:
         if question.golds or question.pool or question.synonyms or not question.is_registered:
             raise RequestError(
                 f"question {shown_id(question.id)!r}: SQuAD's JSON holds neither answers that are not in the context, "
-                "nor snippets that are pooled, nor questions of which nothing is known, which its script takes for "
-                "impossible. Write JSONL."
+                "nor pooled snippets, nor questions without gold answers, which its script counts as impossible. Write "
+                "JSONL."
             )
         answers = [{"text": answer.text, "answer_start": answer.start} for answer in question.answers]
         value = {"id": question.id, "question": question.question, "answers": answers}
@@ -248,13 +254,10 @@ def _squad_text(questions: Iterable[Question]) -> Iterator[str]:
     between = "\n"
     for title, article in groupby(questions, key=lambda question: question.document):
         by_context = groupby(article, key=lambda question: question.context)
-        paragraphs = [{"context": context, "qas": list(map(asked, group))} for context, group in by_context]
+        paragraphs = [{"context": context, "qas": list(map(record, group))} for context, group in by_context]
         yield between + json.dumps({"title": title, "paragraphs": paragraphs}, ensure_ascii=False)
         between = ",\n"
     yield "\n]}\n"
-
-
-# BioASQ
 
 
 class _Snippet(_Record):
@@ -271,10 +274,10 @@ class _BioasqQuestion(_Record):
 
     @property
     def golds(self) -> tuple[Synonyms, ...]:
-        """The right answers with synonyms: `["a", "b"]` is one in two wordings, `[["a"], ["b"]]` are two answers."""
-        given = [self.exact_answer] if isinstance(self.exact_answer, str) else self.exact_answer or []
-        plain = [wording for wording in given if isinstance(wording, str)]
-        nested = [wordings for wordings in given if not isinstance(wordings, str)]
+        """The gold answers with synonyms: `["a", "b"]` is one in two wordings, `[["a"], ["b"]]` are two answers."""
+        listed = [self.exact_answer] if isinstance(self.exact_answer, str) else self.exact_answer or []
+        plain = [wording for wording in listed if isinstance(wording, str)]
+        nested = [wordings for wordings in listed if not isinstance(wordings, str)]
         answers = [tuple(wording for wording in wordings if wording.strip()) for wordings in [plain, *nested]]
         return tuple(answer for answer in answers if answer)
 
@@ -284,41 +287,43 @@ def _read_bioasq(path: Path) -> Iterator[Item]:
     lines, file = dict[str, int](), str(path)
     for line, value, _ in _listed(path, "questions"):
         try:
-            asked = fitted(_BioasqQuestion, value)
-            if asked.type != "factoid":
-                yield Rejected(f"a question of the type {asked.type}", is_fault=False)
+            record = fitted(_BioasqQuestion, value)
+            if record.type != "factoid":
+                yield Rejected(f"a question of the type {record.type}", is_fault=False)
                 continue
-            if (first := lines.get(str(asked.id))) is not None:
+            if (first := lines.get(str(record.id))) is not None:
                 raise Rejected(DUPLICATE, f"the first with it is in line {first:,}; give each question one of its own")
-            lines[str(asked.id)] = line
-            if not asked.snippets:
+            lines[str(record.id)] = line
+            if not record.snippets:
                 raise Rejected("a question without snippets", "there is no text to search for the answer")
         except Rejected as fault:
             yield fault.at(file, line, shown_id(_id_of(value)))
             continue
-        for number, snippet in enumerate(asked.snippets, 1):
-            name = f"{asked.id}_{number:03}"
-            yield built(file, line, name, _of_snippet, asked, name, snippet)
+        for number, snippet in enumerate(record.snippets, 1):
+            name = f"{record.id}_{number:03}"
+            yield build_question(file, line, name, _from_snippet, record, name, snippet)
 
 
-def _of_snippet(asked: _BioasqQuestion, name: str, snippet: _Snippet) -> Question:
-    golds = asked.golds
-    places = [aligned(snippet.text, wordings) for wordings in golds]
-    answers = tuple(dict.fromkeys(answer for mentions, _ in places for answer in mentions))
+def _from_snippet(record: _BioasqQuestion, name: str, snippet: _Snippet) -> Question:
+    golds = record.golds
+    aligned = [align_answer(snippet.text, wordings) for wordings in golds]
+    answers = tuple(dict.fromkeys(answer for mentions, _ in aligned for answer in mentions))
     present = {answer.text for answer in answers}
     others = tuple(dict.fromkeys(text for wordings in golds for text in wordings if text not in present))
-    document, notes = snippet.document or _name_of([snippet.text]), tuple(how for _, how in places)
-    return Question(name, asked.body, snippet.text, answers, others, False, document, str(asked.id), golds, notes=notes)
+    document, notes = snippet.document or _name_of([snippet.text]), tuple(note for _, note in aligned)
+    return Question(
+        name, record.body, snippet.text, answers, others, False, document, str(record.id), golds, notes=notes
+    )
 
 
 def bioasq_golds(path: Path) -> dict[str, tuple[Synonyms, ...]]:
-    """The gold answers of every factoid question of a file that has some, by its id: of unusable ones too."""
+    """The gold answers of the factoid questions of a file that have any, unusable ones included, by id."""
     golds = dict[str, tuple[Synonyms, ...]]()
     for _, value, _ in _listed(path, "questions"):
         with suppress(Rejected):
-            asked = fitted(_BioasqQuestion, value)
-            if asked.type == "factoid" and asked.golds:
-                golds.setdefault(str(asked.id), asked.golds)
+            record = fitted(_BioasqQuestion, value)
+            if record.type == "factoid" and record.golds:
+                golds.setdefault(str(record.id), record.golds)
     return golds
 
 
@@ -334,26 +339,23 @@ def _listed(path: Path, key: str) -> Iterator[tuple[int, Any, str]]:
                 version = str(json.loads(value)) if name == "version" else version
 
 
-# Any format
-
 READERS: dict[QuestionFormat, Callable[[Path], Iterator[Item]]] = {
     "squad": _read_squad,
     "bioasq": _read_bioasq,
     "jsonl": _read_jsonl,
 }
-"""Of each format what streams the questions of a file."""
+"""By format, the function that streams the questions of a file."""
 
 
 def read_questions(
     path: Path | str, format_name: QuestionFormat | None = None, rejects: Rejects | None = None
 ) -> Iterator[Question]:
-    """Streams the questions of a file, of the format that it is found to have where none is given.
+    """Streams the questions of a file; its format is recognised by its content when absent.
 
-    Offsets that a shift of a few characters corrects are corrected. Of two questions with one id the second is
-    unusable.
+    Offsets that are a few characters off are corrected. The second of two questions with one id is unusable.
 
     rejects: counts the used and the unusable questions; without it the first unusable one raises RequestError.
-    Raises RequestError for what concerns the whole file: not there, cut off, of another format, without a question.
+    Raises RequestError for a file that is missing, cut off, of another format, or without a question.
     """
     return usable(question_items((path, format_name)), rejects)
 
@@ -363,8 +365,8 @@ def read_all(
 ) -> list[Question]:
     """The questions of all `sources`; logs corrected offsets.
 
-    once: whether of questions that are equal but for their ids the first counts alone, as in training; a score is over
-        all, as the published scripts compute it.
+    once: only the first of questions that differ in nothing but their ids counts, as in training. A score is over all,
+        as the published scripts compute it.
     Raises RequestError where there are none, and where more than `max_swapped` are longer than their contexts.
     """
     questions = list(usable(source_items(sources), rejects))
@@ -381,15 +383,15 @@ def read_all(
 
 
 def _content(question: Question) -> tuple[object, ...]:
-    """What questions that are copies of one another share."""
-    answered = question.answers, question.golds, question.synonyms, question.impossible
-    return question.question, question.context, question.pool, *answered
+    """All fields in which copies of a question are equal."""
+    answers = question.answers, question.golds, question.synonyms, question.impossible
+    return question.question, question.context, question.pool, *answers
 
 
 def check_longer(name: str, questions: Sequence[Question], limit: float) -> None:
     """Raises RequestError where more than `limit` of the questions are longer than their contexts."""
-    with_context = [each for each in questions if each.context.strip()]
-    longer = sum(len(each.question) > len(each.context) for each in with_context)
+    with_context = [question for question in questions if question.context.strip()]
+    longer = sum(len(question.question) > len(question.context) for question in with_context)
     check_swapped(name, longer, len(with_context), "questions are longer than their contexts", limit)
 
 
@@ -399,14 +401,15 @@ def source_items(sources: Sequence[QuestionSource]) -> Iterator[Item]:
 
 
 def question_items(*files: tuple[Path | str, QuestionFormat | None]) -> Iterator[Item]:
-    """Every question of all files in its place, usable or not, and what is left out; of one id the first is usable.
+    """Streams the questions of all files, and in their order what is unusable or left out.
 
-    One without an id is named by its line in JSONL, and of several files by the name and the line: `train:7`.
+    Only the first question of an id is usable. A question of JSONL without an id is named by its line, of several files
+    by the file's name and the line: `train:7`.
     Raises RequestError for a file without any.
     """
     stems = [Path(path).name.partition(".")[0] for path, _ in files]
-    unlike = [stem if stems.count(stem) == 1 else f"{stem}-{number}" for number, stem in enumerate(stems, 1)]
-    prefixes = [f"{stem}:" for stem in unlike] if len(files) > 1 else [""]
+    distinct = [stem if stems.count(stem) == 1 else f"{stem}-{number}" for number, stem in enumerate(stems, 1)]
+    prefixes = [f"{stem}:" for stem in distinct] if len(files) > 1 else [""]
     items = (_items(Path(path), name, prefix) for (path, name), prefix in zip(files, prefixes, strict=False))
     return with_distinct_ids(chain.from_iterable(items), DUPLICATE)
 
@@ -451,7 +454,7 @@ def question_format_of(path: Path) -> QuestionFormat | None:
 
 
 def write_questions(path: Path | str, questions: Iterable[Question], format_name: QuestionFormat = "jsonl") -> None:
-    """Writes questions to a file, which is whole or not there.
+    """Writes questions to a file, atomically.
 
     Raises RequestError for a question that the format cannot hold, for `bioasq`, which is only read, and for a `.gz`.
     """
@@ -464,14 +467,14 @@ def write_questions(path: Path | str, questions: Iterable[Question], format_name
 
 
 def log_notes(notes: Counter[str], more: str = "") -> None:
-    """Logs how answers were located, by the notes of their questions: corrected, not found, aligned.
+    """Logs how many answers were corrected, not found, and aligned, by the counts of the notes of their questions.
 
-    notes: the number of each. more: what to add where answers were located by their words.
+    more: is added to the line about aligned answers.
     """
     if corrected := notes["corrected"]:
         log(f"corrected the offsets of {corrected:,} answers, which were a few characters off")
     if nowhere := notes["nowhere"]:
         log(f"{nowhere:,} further answers are not in their context: scored by, not trained on")
-    if any(notes[how] for how in ALIGNMENTS):
-        located = ", ".join(f"{notes[how]:,} {how}" for how in ALIGNMENTS)
+    if any(notes[note] for note in ALIGNMENTS):
+        located = ", ".join(f"{notes[note]:,} {note}" for note in ALIGNMENTS)
         log(f"located the answers in every snippet: {located}{more}")

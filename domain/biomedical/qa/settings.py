@@ -1,4 +1,4 @@
-"""The settings of questions: where they are read, and how they are split; free of torch."""
+"""Settings of splitting questions, of training, evaluation and answering; free of torch."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -24,7 +24,7 @@ SPLITS = ("train", "dev", "test")
 MAX_TOKENS = 384
 """Longest window, in subwords, of a training or a model that states none."""
 CANDIDATES = 20
-"""Spans that are kept of a question; their probabilities add up to 1."""
+"""Most candidate spans of a question; their probabilities, with that of no answer, add up to 1."""
 
 QuestionFormat = Literal["squad", "bioasq", "jsonl"]
 TableFormat = Literal["csv", "tsv", "jsonl", "parquet"]
@@ -34,6 +34,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 def default_overlap(max_tokens: int) -> int:
+    """Two thirds of `max_tokens`: windows begin a third of one apart."""
     return max_tokens - max(1, max_tokens // 3)
 
 
@@ -60,7 +61,7 @@ class SplitShares(Settings):
     def _whole(self) -> Self:
         total = self.train + self.dev + self.test
         if abs(total - 1) > 1e-9:
-            raise ValueError(f"train, dev and test: expected shares that add up to 1, found {total:.4g}")
+            raise ValueError(f"train, dev and test: expected fractions that add up to 1, found {total:.4g}")
         return self
 
 
@@ -77,14 +78,14 @@ class QuestionsSettings(Settings):
     max_rejects: MaxRejects = 0.01
     """Fraction of the questions that may be unusable."""
     with_text: bool = False
-    """Write the alignment of sensitive data question by question too, by their ids."""
+    """Write the alignment of sensitive data by the ids of its questions, too."""
 
 
 class QaSettings(TrainingSettings):
-    """A BERT that is trained to find the answer to a question in a text."""
+    """A BERT trained to find the answer to a question in a text."""
 
     base: ModelSource
-    """Any BERT: a model of the hub, a folder that a pretraining or a stage like this wrote, a sentence encoder."""
+    """Any BERT: a model of the hub, a folder of domain.pretrain or domain.qa, a sentence encoder."""
     train: Annotated[list[QuestionSource], Field(min_length=1)]
     """Files of questions."""
     dev: list[QuestionSource] = []
@@ -100,9 +101,9 @@ class QaSettings(TrainingSettings):
     max_answer_tokens: Positive = 30
     """Longest answer, in subwords."""
     whole_words: bool = True
-    """Give no answer that begins or ends inside a word; right answers that do are still trained on."""
+    """Give no answer that begins or ends inside a word; gold answers that do are still trained on."""
     empty_windows: Annotated[int, Field(ge=0)] | None = None
-    """Most windows without the answer that a question brings to an epoch, drawn anew for each; all when absent. Long
+    """Most windows without the answer of each question in an epoch, drawn again in each epoch; all when absent. Long
     texts have many."""
     evaluate_every: Annotated[Positive | None, UsedWith("dev")] = None
     patience: Annotated[Positive | None, UsedWith("dev")] = None
@@ -118,18 +119,18 @@ class QaSettings(TrainingSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_stride(cls, given: Any) -> Any:
+    def _refuse_stride(cls, values: Any) -> Any:
         """Raises ValueError for `stride`, the step from window to window, with the overlap of the same windows."""
-        if isinstance(given, dict) and "stride" in given:
-            size, stride = given.get("max_tokens", MAX_TOKENS), given["stride"]
+        if isinstance(values, dict) and "stride" in values:
+            size, stride = values.get("max_tokens", MAX_TOKENS), values["stride"]
             is_step = isinstance(size, int) and isinstance(stride, int) and 0 < stride < size
             number = f"{size - stride}, which is max_tokens, {size}, less {stride}" if is_step else "max_tokens less it"
-            if "max_tokens" not in given:
+            if "max_tokens" not in values:
                 number += ", or less by as much as the base has fewer positions"
             raise ValueError(
                 f"stride: expected the overlap of windows in place of their step; write overlap = {number}"
             )
-        return given
+        return values
 
 
 class QaEvaluateSettings(Settings):
@@ -140,7 +141,7 @@ class QaEvaluateSettings(Settings):
     test: Annotated[list[QuestionSource], Field(min_length=1)]
     """Files of questions."""
     published: dict[str, Share] = {}
-    """F1 and exact match that others have published for these files, shown beside the model's in the report."""
+    """Published F1 and exact match of other models on these files, shown beside the model's in the report."""
     max_rejects: MaxRejects = 0.01
     """Fraction of questions that may be unusable."""
     max_swapped: Share = 0.2

@@ -1,4 +1,4 @@
-"""The stage `domain.questions`: files of questions read, answers located in their contexts, split by article.
+"""The stage `domain.questions`: reads files of questions, locates their answers, and splits them by article.
 
 Writes `train.jsonl`, `dev.jsonl` and `test.jsonl`, `rejects.jsonl`, and of BioASQ's questions `alignment.json`.
 """
@@ -15,18 +15,18 @@ from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, write_json
 from bertrelay.stage import Metrics, StageContext
+from domain.biomedical.qa.data import ALIGNMENTS, Question
 from domain.biomedical.qa.question_files import line_of, log_notes, source_items
-from domain.biomedical.qa.questions import ALIGNMENTS, Question
 from domain.biomedical.qa.settings import SPLITS, QuestionsSettings
 from domain.reading import usable
 from domain.sampling import split_of
 
 
 def run(settings: QuestionsSettings, context: StageContext) -> Metrics:
-    """Reads twice: first which articles belong together, then where each question goes. Counts of what was found.
+    """Splits the questions; returns their counts. Reads twice: for the groups of articles, then for the questions.
 
     Raises RequestError for a file that cannot be read and for a split without a question, WorkError for too many
-    unusable ones.
+    unusable questions.
     """
     if not context.process_group.is_main:
         return {}
@@ -36,7 +36,7 @@ def run(settings: QuestionsSettings, context: StageContext) -> Metrics:
     counts, notes = Counter[str](dict.fromkeys(names, 0)), Counter[str]()
     articles: dict[str, set[int]] = {split: set() for split in SPLITS}
     shares = {"test": settings.split.test, "dev": settings.split.dev}
-    aligned = dict[str, str]()  # by BioASQ's question, the best way in which an answer was found in one of its snippets
+    aligned = dict[str, str]()  # the best alignment in any snippet, by BioASQ's question
     with ExitStack() as stack:
         paths = {name: stack.enter_context(atomic_write(context.output / f"{name}.jsonl")) for name in SPLITS}
         files = {
@@ -53,17 +53,19 @@ def run(settings: QuestionsSettings, context: StageContext) -> Metrics:
                 counts["without_answer"] += not question.is_registered
                 articles[split].add(article)
                 notes.update(question.notes)
-                if found := [how for how in ALIGNMENTS if how in (*question.notes, aligned.get(question.pool))]:
-                    aligned[question.pool] = found[0]
+                if notes_best_first := [
+                    note for note in ALIGNMENTS if note in (*question.notes, aligned.get(question.pool))
+                ]:
+                    aligned[question.pool] = notes_best_first[0]
     _check_splits(counts, settings, len(set(groups.values())))
     metrics: Metrics = {**counts, **{f"articles/{split}": len(articles[split]) for split in SPLITS}}
-    metrics |= {"answers_mended": notes["corrected"], "answers_nowhere": notes["nowhere"]}
+    metrics |= {"answers_repaired": notes["corrected"], "answers_nowhere": notes["nowhere"]}
     if aligned:
-        metrics |= {f"aligned/{how.replace(' ', '_')}": notes[how] for how in ALIGNMENTS}
+        metrics |= {f"aligned/{note.replace(' ', '_')}": notes[note] for note in ALIGNMENTS}
         best, has_ids = Counter(aligned.values()), settings.with_text or not context.sensitive
         alignment = {
-            "snippets": {how: notes[how] for how in ALIGNMENTS},
-            "questions": {how: best[how] for how in ALIGNMENTS},
+            "snippets": {note: notes[note] for note in ALIGNMENTS},
+            "questions": {note: best[note] for note in ALIGNMENTS},
             "by_question": aligned if has_ids else {},
         }
         write_json(context.output / "alignment.json", alignment)
@@ -72,10 +74,11 @@ def run(settings: QuestionsSettings, context: StageContext) -> Metrics:
 
 
 def article_groups(questions: Iterable[Question]) -> dict[int, str]:
-    """The name of the group that each article is in, by the hash of the article's name.
+    """The group of each article, by the hash of the article's name.
 
-    Articles that share a context or a pooled question are of one group. It is named by the first of its articles in
-    the order of their names, so that the split of an article that shares nothing depends on its name alone.
+    Articles that share a context or a pooled question are of one group. Its name is the first of the names of its
+    articles in alphabetical order, so that the split of an article that shares nothing depends only on its name: with
+    a context in articles b and c, the groups of a, b and c are a, b and b.
     """
     names, shared = dict[int, str](), defaultdict[tuple[str, int], set[int]](set)
     for question in questions:
@@ -99,5 +102,5 @@ def _check_splits(counts: Counter[str], settings: QuestionsSettings, groups: int
     if empty:
         raise RequestError(
             f"split: no question fell into {' and '.join(empty)}; there are {groups:,} groups of articles that share "
-            f"nothing. Take another `seed` than {settings.seed}, or other shares."
+            f"nothing. Take another `seed` than {settings.seed}, or other fractions."
         )

@@ -1,7 +1,7 @@
-"""Questions and texts to subwords, windows of a text with the question before each, and the right answers in them.
+"""Subwords of questions and contexts, windows of both, and the gold answers in them.
 
-A text of many questions is tokenized once. A window is [CLS] question [SEP] part of the text [SEP], or
-whatever the tokenizer puts around a pair.
+A context of many questions is tokenized once. A window is [CLS] question [SEP] part of the context [SEP], or whatever
+the tokenizer puts around a pair.
 """
 
 import re
@@ -21,21 +21,23 @@ from bertrelay.blocks import blocks_of
 from bertrelay.errors import RequestError
 from bertrelay.model.tokenizer import before_sentences, plain_rules
 from bertrelay.progress import log
-from domain.biomedical.qa.questions import Question
+from domain.biomedical.qa.data import Question
 from domain.reading import shown_id
 from domain.text.windows import Flags, Integers, Windows, cut_windows
 from domain.text.words import HANGUL, UNSPACED
 
 CUT_AT_ONCE = 1024
+"""Texts that are tokenized together; an encoding takes much more memory than the arrays made of it."""
 
 
 @dataclass(frozen=True)
 class Texts:
     """The subwords of texts, end to end.
 
-    ids: (subwords,). starts, ends: the characters of its text that each subword covers, without white space at their
-        ends, (subwords,). lengths: how many subwords each text has, (texts,).
-    edges: whether each subword's beginning and its end are no places inside a word, (subwords, 2).
+    ids: (subwords,).
+    starts, ends: the characters of its text that each subword covers, without white space at their ends, (subwords,).
+    lengths: the number of subwords of each text, (texts,).
+    edges: false where a subword's beginning or its end is inside a word, (subwords, 2).
     """
 
     ids: Integers
@@ -46,21 +48,21 @@ class Texts:
 
     @cached_property
     def firsts(self) -> Integers:
-        """The place of each text's first subword, (texts,)."""
+        """The index of each text's first subword, (texts,)."""
         return np.cumsum(self.lengths) - self.lengths
 
     @cached_property
     def is_solid(self) -> Flags:
-        """Whether a subword is more than white space, (subwords,)."""
+        """Flags subwords that are more than white space, (subwords,)."""
         return self.ends > self.starts
 
 
 @dataclass(frozen=True)
 class PairSubwords:
-    """Questions and the texts they are asked of, cut.
+    """Questions and their contexts as subwords.
 
-    contexts: each distinct text once. context_of: which of them each question is asked of, (questions,).
-    frame: how many special tokens a window has before the question, between it and the text, and after the text.
+    contexts: the distinct contexts. context_of: the index of each question's context, (questions,).
+    frame: the numbers of special tokens before the question, between it and the text, and after the text of a window.
     """
 
     questions: Texts
@@ -70,11 +72,11 @@ class PairSubwords:
 
     @property
     def to_read(self) -> int:
-        """How many subwords of text are read, those of a text once for each question."""
+        """The number of subwords of contexts to read, those of a context once for each question."""
         return int(self.contexts.lengths[self.context_of].sum())
 
     def space(self, max_tokens: int) -> Integers:
-        """How many subwords of its text a window of each question has place for, (questions,)."""
+        """The number of subwords of text that a window of each question can hold, (questions,)."""
         return max_tokens - sum(self.frame) - self.questions.lengths
 
     def too_long(self, max_tokens: int, overlap: int) -> Flags:
@@ -96,9 +98,9 @@ class PairSubwords:
         step = max_tokens - overlap
         lengths = np.where(self.too_long(max_tokens, overlap), 0, self.contexts.lengths[self.context_of])
         sizes = np.maximum(self.space(max_tokens), step)  # with less space than a step the text is one window
-        found = cut_windows(lengths, sizes, sizes - step)
-        moved = (self.contexts.firsts[self.context_of] - (np.cumsum(lengths) - lengths))[found.sequences]  # (windows,)
-        return Windows(found.sequences, *(borders + moved for borders in found[1:]))
+        windows = cut_windows(lengths, sizes, sizes - step)
+        moved = (self.contexts.firsts[self.context_of] - (np.cumsum(lengths) - lengths))[windows.sequences]
+        return Windows(windows.sequences, *(borders + moved for borders in windows[1:]))
 
     def begins(self, windows: Windows) -> Integers:
         """The column at which the text begins in each window, (windows,)."""
@@ -108,21 +110,31 @@ class PairSubwords:
         """The subwords of each window, question and special ones among them, (windows,)."""
         return self.begins(windows) + windows.lengths + self.frame[2]
 
-    def flags(self, windows: Windows, width: int, of_subword: Flags) -> Tensor:
-        """Flags of the contexts' subwords, (subwords, …), in their windows, (windows, width, …).
+    def characters(
+        self, windows: Windows, rows: Integers, firsts: Integers, lasts: Integers
+    ) -> tuple[Integers, Integers]:
+        """Starts and ends of spans in characters; a span has the columns from its first to its last in a window.
 
-        The first column, no answer, has them all.
+        rows: the places of their windows in `windows`, (spans,).
         """
-        found = np.zeros((len(windows.starts), width, *of_subword.shape[1:]), bool)
+        moved = (windows.starts - self.begins(windows))[rows]  # from a column to the subword of all contexts
+        return self.contexts.starts[firsts + moved], self.contexts.ends[lasts + moved]
+
+    def flags(self, windows: Windows, width: int, of_subword: Flags) -> Tensor:
+        """Flags of the contexts' subwords, (subwords, …), in the columns of their windows, (windows, width, …).
+
+        The first column, no answer, has them all, the question and padding none.
+        """
+        flags = np.zeros((len(windows.starts), width, *of_subword.shape[1:]), bool)
         begins = self.begins(windows)
-        for row, begin, start, end in zip(found, begins.tolist(), *(c.tolist() for c in windows[1:3]), strict=True):
+        for row, begin, start, end in zip(flags, begins.tolist(), *(c.tolist() for c in windows[1:3]), strict=True):
             row[begin : begin + end - start] = of_subword[start:end]
-        found[:, 0] = True
-        return torch.from_numpy(found)
+        flags[:, 0] = True
+        return torch.from_numpy(flags)
 
 
 class PairSplitter:
-    """Cuts questions and texts as the tokenizer would, and frames windows of them.
+    """Splits questions and contexts into subwords as the tokenizer does, and frames windows of them.
 
     Raises RequestError for a tokenizer that cannot frame a pair of texts.
     """
@@ -144,38 +156,38 @@ class PairSplitter:
         self.pad: int = tokenizer.pad_token_id
 
     def __call__(self, questions: Sequence[Question]) -> PairSubwords:
-        place: dict[str, int] = {}
-        context_of = np.array([place.setdefault(asked.context, len(place)) for asked in questions], dtype=np.int64)
+        index: dict[str, int] = {}
+        context_of = np.array([index.setdefault(question.context, len(index)) for question in questions], np.int64)
         frame = len(self.before), len(self.between), len(self.after)
-        asked = self._texts([asked.question for asked in questions])
-        return PairSubwords(asked, self._texts(list(place)), context_of, frame)
+        texts = self._texts([question.question for question in questions])
+        return PairSubwords(texts, self._texts(list(index)), context_of, frame)
 
     def _texts(self, texts: Sequence[str]) -> Texts:
-        """The subwords of texts, some cut at once: an encoding takes much more memory than what is kept of it."""
+        """The subwords of texts."""
         ids, spans, edges = [np.zeros(0, np.int64)], [np.zeros((0, 2), np.int64)], [np.zeros((0, 2), bool)]
         for block in blocks_of(texts, CUT_AT_ONCE):
             marked = [self._before_text + text for text in block]
             cut = self._rules.encode_batch(marked, add_special_tokens=False)
             for text, encoding in zip(block, cut, strict=True):
                 ids.append(np.array(encoding.ids, np.int64))
-                spans.append(_trimmed(text, encoding, len(self._before_text)))
+                spans.append(_trim_spans(text, encoding, len(self._before_text)))
                 edges.append(~_inside_words(text)[spans[-1]])
         starts, ends = np.concatenate(spans).T
         lengths = np.array([len(text) for text in ids[1:]], dtype=np.int64)
         return Texts(np.concatenate(ids), starts, ends, lengths, np.concatenate(edges))
 
     def batch(self, subwords: PairSubwords, windows: Windows, width: int, height: int) -> dict[str, Tensor]:
-        """What the network reads of `windows`, all (height, width); rows beyond them repeat the last one.
+        """The network's inputs for `windows`, all (height, width); rows beyond them repeat the last one.
 
-        choices: where an answer may begin or end: in the text, but for white space, or on the first subword, which
+        choices: true where an answer may begin or end: in the text, but for white space, or on the first subword, which
         means no answer.
         """
         windows = windows.filled(height)
         questions, contexts = subwords.questions, subwords.contexts
         ids = np.full((height, width), self.pad, np.int64)
-        for row, asked, start, end in zip(ids, *(column.tolist() for column in windows[:3]), strict=True):
-            first = questions.firsts[asked]
-            question = questions.ids[first : first + questions.lengths[asked]]
+        for row, number, start, end in zip(ids, *(column.tolist() for column in windows[:3]), strict=True):
+            first = questions.firsts[number]
+            question = questions.ids[first : first + questions.lengths[number]]
             window = np.concatenate([self.before, question, self.between, contexts.ids[start:end], self.after])
             row[: len(window)] = window
         columns, lengths = np.arange(width), subwords.window_lengths(windows)
@@ -189,36 +201,40 @@ class PairSplitter:
         }
 
 
-# Characters of subwords
-
 _WITHOUT_SPACES = re.compile(f"[{UNSPACED}{HANGUL}]")  # Korean has spaces, and adds endings to its words
 _SPACES = np.array([number for number in range(0x3001) if chr(number).isspace()], np.uint32)
 
 
-def _trimmed(text: str, cut: Encoding, added: int) -> Integers:
-    """Where the subwords of a text begin and end, (subwords, 2), without white space at their ends.
+def _trim_spans(text: str, encoding: Encoding, prefix: int) -> Integers:
+    """The characters [start, end) of the subwords of a text, (subwords, 2), without white space at their ends.
 
-    A subword of white space alone has no character. added: characters before the text that are not its own.
+    A subword of white space alone has no character. prefix: number of characters before the text that were encoded
+    with it. For example, the subwords "a" and " b" of "a b" have the characters [0, 1) and [2, 3).
     """
-    spans = np.asarray(cut.offsets, dtype=np.int64).reshape(-1, 2) - added
-    solid = np.flatnonzero(~np.isin(_characters(text), _SPACES))  # places of all else
+    spans = np.asarray(encoding.offsets, dtype=np.int64).reshape(-1, 2) - prefix
+    solid = np.flatnonzero(~np.isin(_characters(text), _SPACES))  # positions of all other characters
     starts, ends = spans.clip(min=0).T
-    first, beyond = np.searchsorted(solid, starts), np.searchsorted(solid, ends)  # of what is solid in each subword
-    known = np.append(solid, len(text))
+    first, beyond = np.searchsorted(solid, starts), np.searchsorted(solid, ends)  # in `solid`
+    positions = np.append(solid, len(text))
     is_empty = first == beyond
-    return np.stack([np.where(is_empty, starts, known[first]), np.where(is_empty, starts, known[beyond - 1] + 1)], 1)
+    return np.stack(
+        [np.where(is_empty, starts, positions[first]), np.where(is_empty, starts, positions[beyond - 1] + 1)], 1
+    )
 
 
 def _inside_words(text: str) -> Flags:
-    """Of each place in a text, from before its first character to after its last one, whether it is inside a word."""
+    """Flags positions inside a word, (characters + 1,): from before the first character to after the last one.
+
+    For example, of "ab c" only 1 is inside a word.
+    """
 
     def is_part(character: str) -> bool:
-        """Whether it makes one word with such ones beside it: letters, digits and marks of scripts with spaces."""
+        """True if it makes one word with such characters beside it: letters, digits, marks of scripts with spaces."""
         is_word = character.isalnum() or unicodedata.category(character)[0] == "M"
         return is_word and not _WITHOUT_SPACES.match(character)
 
-    distinct, which = np.unique(_characters(text), return_inverse=True)
-    is_of_word = np.array([is_part(chr(code)) for code in distinct], bool)[which]
+    distinct, index = np.unique(_characters(text), return_inverse=True)
+    is_of_word = np.array([is_part(chr(code)) for code in distinct], bool)[index]
     return np.pad(is_of_word[:-1] & is_of_word[1:], (min(1, len(text)), 1))
 
 
@@ -226,26 +242,25 @@ def _characters(text: str) -> NDArray[np.uint32]:
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
 
 
-# Right answers
-
 SubwordSpan = tuple[int, int]
 """Subwords [first, end) of all contexts."""
 
 TOO_LONG = "a question so long that it leaves its text no space in a window; raise overlap"
 NOT_WHOLE = "an answer that no window holds whole; raise overlap"
-NO_SUBWORDS = "an answer of which the tokenizer leaves nothing"
+NO_SUBWORDS = "an answer without subwords, whose characters the tokenizer drops"
 
 
 def gold_spans(questions: Sequence[Question], subwords: PairSubwords) -> list[list[SubwordSpan]]:
-    """The distinct right answers of each question that have subwords: those of its characters, without outer spaces.
+    """The distinct gold answers of each question that have subwords, as their first and last character say.
 
-    An answer that begins or ends inside a subword has all of it.
+    White space at their ends does not count. An answer that begins or ends inside a subword has all of it.
     """
     contexts, golds = subwords.contexts, list[list[SubwordSpan]]()
     for question, context in zip(questions, subwords.context_of.tolist(), strict=True):
         first = int(contexts.firsts[context])
-        own = slice(first, first + int(contexts.lengths[context]))
-        starts, ends, is_solid = contexts.starts[own], contexts.ends[own], contexts.is_solid[own]
+        of_context = slice(first, first + int(contexts.lengths[context]))
+        starts, ends = contexts.starts[of_context], contexts.ends[of_context]
+        is_solid = contexts.is_solid[of_context]
         spans = set[SubwordSpan]()
         for answer in question.answers:
             start, end = answer.end - len(answer.text.lstrip()), answer.start + len(answer.text.rstrip())
@@ -257,10 +272,11 @@ def gold_spans(questions: Sequence[Question], subwords: PairSubwords) -> list[li
 
 
 def golds_in_windows(golds: Sequence[Sequence[SubwordSpan]], windows: Windows) -> list[list[SubwordSpan]]:
-    """The right answers that are whole in each window."""
-    places = zip(*(each.tolist() for each in (windows.sequences, windows.starts, windows.ends)), strict=True)
+    """The gold answers that are whole in each window; `golds` has those of each question."""
+    columns = (column.tolist() for column in (windows.sequences, windows.starts, windows.ends))
     return [
-        [(first, end) for first, end in golds[asked] if first >= low and end <= high] for asked, low, high in places
+        [(first, end) for first, end in golds[question] if first >= window_start and end <= window_end]
+        for question, window_start, window_end in zip(*columns, strict=True)
     ]
 
 
@@ -271,10 +287,10 @@ def training_faults(
     max_tokens: int,
     overlap: int,
 ) -> list[str | None]:
-    """Why each question with a known answer cannot be trained on in such windows; None where it can."""
+    """The reason why each labelled question cannot be trained on in such windows; None where it can."""
     windows = subwords.windows(max_tokens, overlap)
-    held = zip(windows.sequences.tolist(), golds_in_windows(golds, windows), strict=True)
-    answered = {asked for asked, spans in held if spans}
+    in_windows = zip(windows.sequences.tolist(), golds_in_windows(golds, windows), strict=True)
+    answered = {number for number, spans in in_windows if spans}
     faults = list[str | None]()
     for number, is_too_long in enumerate(subwords.too_long(max_tokens, overlap).tolist()):
         if is_too_long:
@@ -289,13 +305,13 @@ def training_faults(
 def count_long_answers(
     questions: Sequence[Question], golds: Sequence[Sequence[SubwordSpan]], max_answer_tokens: int
 ) -> int:
-    """How many questions have right answers of more subwords alone, which no model gives; logs them."""
+    """Counts and logs questions whose gold answers all have more subwords, which no model gives."""
     shortest = [min((end - first for first, end in spans), default=0) for spans in golds]
-    long = [each for each, length in zip(questions, shortest, strict=True) if length > max_answer_tokens]
+    long = [question for question, length in zip(questions, shortest, strict=True) if length > max_answer_tokens]
     if long:
         log(
             f"no right answer to {len(long):,} of {len(questions):,} questions, {shown_id(long[0].id)} the first, "
-            f"has {max_answer_tokens} subwords or fewer, and no longer one is given: train with a larger "
+            f"has {max_answer_tokens} subwords or fewer, and a model finds no longer one: train with a larger "
             "max_answer_tokens"
         )
     return len(long)

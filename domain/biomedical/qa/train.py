@@ -1,10 +1,9 @@
-"""The stage `domain.qa`: a BERT is trained to find the answer to a question in a text, and calibrated."""
+"""The stage `domain.qa`: trains a BERT to find the answer to a question in a text, and calibrates it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import compress
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,12 +23,13 @@ from bertrelay.training.batches import Items
 from bertrelay.training.loop import train
 from bertrelay.training.task import Batch
 from domain.biomedical.calibration import fit_temperature
-from domain.biomedical.qa.metrics import Pools, best_threshold, squad_metrics
+from domain.biomedical.qa.data import Question
+from domain.biomedical.qa.metrics import Pools, best_threshold, scores, squad_metrics
 from domain.biomedical.qa.model import AnswerModel, save_model, start_model
-from domain.biomedical.qa.predict import NBest, log_too_long, nbest_of
+from domain.biomedical.qa.predict import find_spans, log_too_long
 from domain.biomedical.qa.question_files import read_all
-from domain.biomedical.qa.questions import Question
 from domain.biomedical.qa.settings import QaSettings
+from domain.biomedical.qa.spans import Spans, probabilities
 from domain.biomedical.qa.subwords import (
     PairSplitter,
     count_long_answers,
@@ -42,7 +42,7 @@ from domain.text.windows import Flags
 
 
 def run(settings: QaSettings, context: StageContext) -> Metrics:
-    """Trains a model, settles its threshold and temperature on the dev data, and writes `model/`."""
+    """Trains a model, fits its threshold and temperature to the dev data, and writes `model/`."""
     model, precision = start_model(settings, context.cache), context.precision(settings.precision)
     listed = context.output / "rejects.jsonl" if context.process_group.is_main else None
     with Rejects(listed, settings.max_rejects) as rejects, spinner("reading questions"):
@@ -61,34 +61,34 @@ def run(settings: QaSettings, context: StageContext) -> Metrics:
             scored = len(task.dev.pools.scored)
             metrics |= {"temperature": model.temperature, "threshold": model.threshold, "dev/scored": scored}
         else:
-            log("there is no dev data: the probabilities of this model are not calibrated; give questions as `dev`")
+            log("there is no dev data: the probabilities of this model are not calibrated; add questions as `dev`")
         save_model(model, context.output / "model")
     counts = {"train_questions": task.questions, "train_windows": len(task.golds)}
     return {**metrics, **counts, "answered_windows": int(task.is_answered.sum()), **shared}
 
 
 def _shared_with_dev(questions: Sequence[Question], dev: Sequence[Question]) -> Metrics:
-    """How many contexts and articles of dev are in train, which is logged. Raises RequestError for questions."""
+    """Counts and logs contexts and articles of dev that are in train. Raises RequestError for questions that are."""
     if not dev:
         return {}
-    asked = {(each.question, each.context) for each in questions}
-    pools = {each.pool for each in questions if each.pool}
-    if again := sum((each.question, each.context) in asked or each.pool in pools for each in dev):
+    pairs = {(question.question, question.context) for question in questions}
+    pools = {question.pool for question in questions if question.pool}
+    if shared := sum((question.question, question.context) in pairs or question.pool in pools for question in dev):
         raise RequestError(
-            f"dev: expected questions that are not in train, found {again:,} of {len(dev):,} that are. Leave them out "
+            f"dev: expected questions that are not in train, found {shared:,} of {len(dev):,} that are. Leave them out "
             "of one of the two, or split by article with domain.questions."
         )
     metrics: Metrics = {}
     for what, name in {"contexts": "context", "articles": "document"}.items():
-        in_train, in_dev = ([getattr(each, name) for each in some] for some in (questions, dev))
+        in_train, in_dev = ([getattr(question, name) for question in split] for split in (questions, dev))
         metrics[f"dev_{what}_in_train"] = count_leaked(in_train, in_dev, "dev", what)
     return metrics
 
 
 class QaTask:
-    """Answers in windows, as the training loop asks for them; an item is a window, and what an epoch has is drawn.
+    """The task of finding answers in windows, for the training loop; an item is a window of an epoch.
 
-    A window trains on every right answer that is whole in it, and one without any on having none.
+    A window trains on every gold answer that is whole in it, and one without any on having none.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class QaTask:
         self.criterion = "dev/f1" if dev else None
 
     def _draw_items(self, epoch: int) -> Items:
-        """The windows of an epoch: all that have an answer, and of each question up to `empty_windows` others."""
+        """The windows of an epoch: all that have an answer, and up to `empty_windows` others of each question."""
         if self.empty_windows is None:
             return np.arange(len(self.golds))
         empty = np.flatnonzero(~self.is_answered)
@@ -131,7 +131,7 @@ class QaTask:
         return np.sort(np.concatenate([np.flatnonzero(self.is_answered), empty[is_first]]))
 
     def collate(self, items: Items, epoch: int) -> Batch:
-        """The windows `items` of an epoch, and of each one the answers in it.
+        """The windows `items` of an epoch, with their answers.
 
         answers: the columns of their first and last subwords, (windows, answers, 2), −1 where a window has fewer. A
         window without any has one on column 0, which means no answer.
@@ -147,10 +147,10 @@ class QaTask:
         return Batch({**inputs, "answers": pad_sequence(spans, True, -1)}, {"answer": len(which)})
 
     def loss(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
-        """−log P(any of the right answers), in nats, summed over windows.
+        """−log P(any of the gold answers), in nats, summed over windows.
 
-        Their probabilities are added (Clark & Gardner 2018, section 2.2): a score takes any of them for right. Mean
-        likelihoods would want the mass shared out among them, and so the first subword of one with the last of another.
+        Their probabilities are added (Clark & Gardner 2018, section 2.2), as a score counts any of them as right. The
+        mean of their likelihoods would be best if all were equally likely, and so also spans from one to another.
         """
         inputs = dict(batch.inputs)
         answers = inputs.pop("answers")
@@ -162,64 +162,73 @@ class QaTask:
 
 
 def _trainable(questions: Sequence[Question], faults: Sequence[str | None], rejects: Rejects) -> Flags:
-    """Which questions can be trained on, (questions,); others become rejects, or are logged where nothing is known."""
+    """Flags questions that can be trained on, (questions,).
+
+    Others become rejects, with their fault as reason; those without a gold answer in their text are logged.
+    """
     for reason in dict.fromkeys(filter(None, faults)):
         for question in compress(questions, [fault == reason for fault in faults]):
-            rejects.used(-1)  # as which it was counted when it was read
+            rejects.used(-1)  # reading has counted it as used
             rejects.add(question.file, question.line, reason, shown_id(question.id))
-    if unknown := [question for question in questions if not question.is_registered]:
+    if unlabelled := [question for question in questions if not question.is_registered]:
         log(
-            f"nothing to train on in {len(unknown):,} of {len(questions):,} questions, {shown_id(unknown[0].id)} the "
-            "first: no answer is in their text. Mark those impossible that have none."
+            f"nothing to train on in {len(unlabelled):,} of {len(questions):,} questions, {shown_id(unlabelled[0].id)} "
+            "the first: no answer is in their text. Mark those impossible that have none."
         )
-    return np.array([each.is_registered and fault is None for each, fault in zip(questions, faults, strict=True)], bool)
+    pairs = zip(questions, faults, strict=True)
+    return np.array([question.is_registered and fault is None for question, fault in pairs], bool)
 
 
 class QaDevSet:
-    """Dev questions, and what a model scores on them; logs those that are too long for it."""
+    """Dev questions and the metrics of a model on them; logs those that are too long for it."""
 
     def __init__(
         self, questions: Sequence[Question], model: AnswerModel, splitter: PairSplitter, precision: ComputePrecision
     ) -> None:
         self.questions, self.splitter, self.precision = questions, splitter, precision
         self.pools = Pools.of(questions)
-        if not len(self.pools.known):
-            raise RequestError("dev: expected questions with answers, found none of which it is known what is right")
+        if not len(self.pools.with_gold):
+            raise RequestError("dev: expected questions with answers, found none that has any or is impossible")
         is_too_long = splitter(questions).too_long(model.max_tokens, model.overlap)
         log_too_long(model, list(compress(questions, is_too_long)), "dev: ")
 
     def metrics(self, model: AnswerModel, process_group: ProcessGroup = SINGLE_PROCESS) -> Metrics:
-        """Exact match and F1, where questions are impossible at the threshold that suits them best."""
-        nbest = self._nbest(model, process_group)
-        found = squad_metrics(self.pools.scores_at(nbest, self._threshold(model, nbest)), self.pools.scored)
-        return {f"dev/{name}": value for name, value in found.items()}
+        """Exact match and F1; where some questions are impossible, at the best threshold for all."""
+        spans = self._spans(model, process_group)
+        metrics = squad_metrics(self.pools.scores_at(spans, self._threshold(model, spans)), self.pools.scored)
+        return {f"dev/{name}": value for name, value in metrics.items()}
 
     def tuned(self, model: AnswerModel) -> AnswerModel:
-        """The model with the threshold and the temperature that suit these questions."""
-        nbest, known = self._nbest(model), self.pools.known
-        threshold = self._threshold(model, nbest)
-        is_right = [score.exact_match == 1 for score in self.pools.scores_at(nbest, threshold).values()]
-        choices = nbest.with_no_answer(threshold)
-        temperature = fit_temperature(lambda by: choices.probabilities(by)[known, 0], np.array(is_right, bool))
+        """The model with the best threshold and temperature for these questions."""
+        spans = self._spans(model)
+        threshold = self._threshold(model, spans)
+        scored = self.pools.scores_at(spans, threshold).values()
+        is_right = np.array([score.exact_match == 1 for score in scored], bool)
+        ranked = [spans[number].with_no_answer(threshold) for number in self.pools.with_gold]
+        temperature = fit_temperature(lambda temperature: probabilities(ranked, temperature)[:, 0], is_right)
         return replace(model, threshold=threshold, temperature=temperature)
 
-    def _threshold(self, model: AnswerModel, nbest: NBest) -> float | None:
-        """That at which the mean F1 is highest; the model's where no question is impossible."""
-        if not any(question.impossible for question in self.pools.scored):
+    def _threshold(self, model: AnswerModel, spans: Sequence[Spans]) -> float | None:
+        """The threshold at which the mean F1 is highest; the model's where no question is impossible."""
+        pools = self.pools
+        if not any(question.impossible for question in pools.scored):
             return model.threshold
-        answered, unanswered = (
-            np.array([score.f1 for score in self.pools.scores_at(nbest, threshold).values()])
-            for threshold in (None, -np.inf)
-        )
-        return best_threshold(nbest.gaps[self.pools.known], answered, unanswered)
+        with_answer = pools.scores_at(spans, None)
+        without = scores(dict.fromkeys(with_answer, ""), pools.scored)
+        answerable = [
+            (candidates.gap, with_answer[question.id].f1 - without[question.id].f1)
+            for question, candidates in zip(pools.scored, spans, strict=True)
+            if question.has_gold and candidates.is_answerable
+        ]
+        gaps, gains = np.array(answerable, np.float64).reshape(-1, 2).T
+        return best_threshold(gaps, gains)
 
-    def _nbest(self, model: AnswerModel, process_group: ProcessGroup = SINGLE_PROCESS) -> NBest:
-        def rows(questions: Sequence[Question]) -> list[tuple[Any, ...]]:
-            compute, subwords = partial(nbest_of, model, self.splitter), self.splitter(questions)
-            (nbest,) = compute_blocks(model.network, [subwords], lambda cut: cut.to_read, compute, self.precision)
-            return list(zip(*nbest, strict=True))
+    def _spans(self, model: AnswerModel, process_group: ProcessGroup = SINGLE_PROCESS) -> list[Spans]:
+        """The spans of each question that is scored."""
 
-        shared = map_over_processes(rows, self.questions, process_group)
-        nbest = NBest(*map(np.array, zip(*shared, strict=True)))
-        nbest.places[:, :, 0] = np.arange(len(self.questions))[:, None]  # the texts, by their place among all
-        return self.pools.nbest(nbest)
+        def find(questions: Sequence[Question]) -> list[Spans]:
+            compute, subwords = partial(find_spans, model, self.splitter), self.splitter(questions)
+            (spans,) = compute_blocks(model.network, [subwords], lambda cut: cut.to_read, compute, self.precision)
+            return spans
+
+        return self.pools.spans(map_over_processes(find, self.questions, process_group))

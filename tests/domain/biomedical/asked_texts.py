@@ -17,10 +17,11 @@ from bertrelay.training.loop import Training
 from domain.biomedical.ner import model as ner
 from domain.biomedical.ner.settings import NerSettings
 from domain.biomedical.qa import model as qa
-from domain.biomedical.qa.predict import answered_blocks
+from domain.biomedical.qa.data import Answer, Question
+from domain.biomedical.qa.predict import answer_blocks
 from domain.biomedical.qa.question_files import write_questions
-from domain.biomedical.qa.questions import Answer, Question
 from domain.biomedical.qa.settings import QaSettings
+from domain.biomedical.qa.spans import probabilities
 
 Kind = Literal["disease", "chemical"]
 
@@ -116,11 +117,12 @@ class Found(NamedTuple):
 
 
 def find_answers(model, questions, *, top=5, **options):
-    """The choices of each question, the best first; none for one that is too long."""
-    for _, is_too_long, nbest in answered_blocks(model, questions, **options):
-        ranked = nbest.with_no_answer(model.threshold).ranked(model.temperature, top)
-        for is_out, choices in zip(is_too_long, ranked, strict=True):
-            yield [] if is_out else [Found(*each[1:]) for each in choices]
+    """The candidates of each question, the best first; none for one that is too long."""
+    for block in answer_blocks(model, questions, **options):
+        for _, spans in block:
+            ranked = spans and spans.with_no_answer(model.threshold)
+            columns = (*ranked[1:4], probabilities([ranked], model.temperature)[0].tolist()) if ranked else ()
+            yield [Found(*candidate) for candidate in zip(*columns, strict=False)][:top]
 
 
 def ask(question, context, name=""):

@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from bertrelay.errors import RequestError
 from domain.biomedical.qa.check import are_questions, check_questions
+from domain.biomedical.qa.data import Answer, Question
 from domain.biomedical.qa.question_files import write_questions
-from domain.biomedical.qa.questions import Answer, Question
 from pipelines.cli.app import app
 
 COPIES = [Question(f"d{n}", f"Which {n}?", f"x {n} is", document="d") for n in range(2)]  # of contexts of good("x")

@@ -12,12 +12,12 @@ from bertrelay.cache import Cache
 from bertrelay.device import ComputePrecision
 from bertrelay.stage import StageContext
 from domain.biomedical.qa import evaluate as evaluation
+from domain.biomedical.qa.data import Answer, Question
 from domain.biomedical.qa.evaluate import slices
 from domain.biomedical.qa.metrics import Pools, Score
 from domain.biomedical.qa.model import save_model
-from domain.biomedical.qa.predict import NBest
-from domain.biomedical.qa.questions import Answer, Question
 from domain.biomedical.qa.settings import QaEvaluateSettings
+from domain.biomedical.qa.spans import Spans, probabilities
 from domain.biomedical.qa.subwords import PairSplitter
 from domain.biomedical.qa.train import QaDevSet
 from domain.sampling import spread_evenly
@@ -140,16 +140,11 @@ def test_right_answers_that_the_model_would_never_give_are_counted(model, tmp_pa
     assert json.loads((tmp_path / "scores" / "predictions.json").read_text())["too"] == ""
 
 
-def test_equal_texts_of_all_snippets_are_joined_before_five_are_left(model):
+def test_equal_texts_of_all_snippets_are_joined_before_five_are_left():
     texts = ["gout " * 20, "flu and asthma"]
     questions = [Question(f"q_{n}", "mild", text, pool="q", synonyms=(("asthma",),)) for n, text in enumerate(texts)]
-    starts, ends = np.full((2, 20), -1), np.full((2, 20), -1)
-    scores = np.full((2, 20), -np.inf)
-    starts[0], ends[0], scores[0] = np.arange(20) * 5, np.arange(20) * 5 + 4, 9.0
-    starts[1, :2], ends[1, :2], scores[1, :2] = (0, 8), (3, 14), (2.0, 1.0)
-    spans = NBest(np.stack([np.repeat([[0], [1]], 20, axis=1), starts, ends], axis=2), scores, np.zeros(2))
-    found = evaluation._of_nbest(replace(model, threshold=None), Pools.of(questions), spans)
-    metrics = evaluation._bioasq(found, {})
+    gout = Spans([0] * 20, [5 * n for n in range(20)], [5 * n + 4 for n in range(20)], [9.0] * 20, 0.0)
+    metrics = evaluation._bioasq(questions, [gout, Spans([0, 0], [0, 8], [3, 14], [2.0, 1.0], 0.0)], [])
     assert (metrics["strict_accuracy"], metrics["mrr"]) == (0.0, pytest.approx(1 / 3))  # gout, flu, asthma
 
 
@@ -176,21 +171,19 @@ def test_a_question_of_bioasq_that_cannot_be_asked_counts_as_not_answered(model,
     assert [each["name"] for each in sliced["position"]] == [f"{20 * fifth}–{20 * fifth + 20} %"]
 
 
-def test_a_pool_is_sliced_by_the_text_answered_from_or_the_first_that_has_an_answer(model):
+def test_a_pool_is_sliced_by_the_text_answered_from_or_the_first_that_has_an_answer():
     texts = {"none": "of flu", "first": "gout of flu", "other": "it was seen in gout"}
     questions = [
         Question(name, "mild", text, (Answer("gout", text.index("gout")),) if "gout" in text else (), pool="q")
         for name, text in texts.items()
     ]
 
-    def placed(answered_from):
-        scores = np.full((3, 1), -np.inf)
-        scores[answered_from] = 1.0
-        spans = NBest(np.array([[[text, 0, 2]] for text in range(3)]), scores, np.zeros(3))
-        found = evaluation._of_nbest(replace(model, threshold=None), Pools.of(questions), spans)
-        return evaluation._placed(found)[0].context
+    def context(answered_from):
+        ranked = [Spans([answered_from], [0], [2], [1.0], 0.0)]
+        (question,) = evaluation._with_answers_of_contexts(Pools.of(questions), ranked)
+        return question.context
 
-    assert [placed(number) for number in range(3)] == [texts["first"], texts["first"], texts["other"]]
+    assert [context(number) for number in range(3)] == [texts["first"], texts["first"], texts["other"]]
 
 
 def test_examples_are_spread_evenly():
@@ -219,18 +212,18 @@ def test_slices_are_by_words_and_by_fifths():
 def test_the_threshold_and_the_temperature_are_the_best_for_dev_questions(model):
     questions = many(60, 6, words=10, impossible=0.5)
     dev = QaDevSet(questions, model, PairSplitter(model.tokenizer), ComputePrecision.FP32)
-    nbest, tuned = dev._nbest(model), dev.tuned(model)
+    spans, tuned = dev._spans(model), dev.tuned(model)
 
     def mean_f1(threshold):
-        return float(np.mean([each.f1 for each in dev.pools.scores_at(nbest, threshold).values()]))
+        return float(np.mean([each.f1 for each in dev.pools.scores_at(spans, threshold).values()]))
 
-    others = [None, -np.inf, *np.quantile(nbest.gaps, np.linspace(0, 1, 30))]
+    others = [None, -np.inf, *np.quantile([each.gap for each in spans], np.linspace(0, 1, 30))]
     assert mean_f1(tuned.threshold) == pytest.approx(max(mean_f1(tuned.threshold), *map(mean_f1, others)))
-    is_right = [each.exact_match == 1 for each in dev.pools.scores_at(nbest, tuned.threshold).values()]
-    choices = nbest.with_no_answer(tuned.threshold)
+    is_right = [each.exact_match == 1 for each in dev.pools.scores_at(spans, tuned.threshold).values()]
+    ranked = [each.with_no_answer(tuned.threshold) for each in spans]
 
     def likelihood(temperature):
-        best = choices.probabilities(temperature)[:, 0].clip(1e-6, 1 - 1e-6)
+        best = probabilities(ranked, temperature)[:, 0].clip(1e-6, 1 - 1e-6)
         return float(np.log(np.where(is_right, best, 1 - best)).mean())
 
     assert 0 < np.mean(is_right) < 1

@@ -4,11 +4,19 @@ import json
 import random
 from itertools import groupby
 
+import numpy as np
 import pytest
 
-from domain.biomedical.qa.metrics import best_answers, factoid_metrics, factoid_score, scores, squad_metrics
+from domain.biomedical.qa.data import Answer, Question
+from domain.biomedical.qa.metrics import (
+    best_answers,
+    best_threshold,
+    factoid_metrics,
+    factoid_score,
+    scores,
+    squad_metrics,
+)
 from domain.biomedical.qa.question_files import read_questions
-from domain.biomedical.qa.questions import Answer, Question
 
 PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
@@ -165,3 +173,18 @@ def test_answers_of_all_snippets_are_pooled_by_logits_five_at_most_and_none_is_e
     assert best_answers([*first, *second]) == best_answers([*second, *first]) == ["b", "A", "c"]
     assert best_answers([(str(number), -number) for number in range(9)]) == ["0", "1", "2", "3", "4"]
     assert best_answers([("first", 1.0), ("second", 1.0)]) == ["first", "second"]
+
+
+def test_the_threshold_is_the_best_there_is():
+    for seed in range(50):
+        generator = np.random.default_rng(seed)
+        gaps = generator.integers(-4, 4, 12).astype(float)  # equal ones among them
+        gains = generator.random(12) - generator.integers(0, 2, 12)
+
+        def total(threshold):
+            return float(gains[gaps <= threshold].sum())  # noqa: B023
+
+        thresholds = [*(gaps + 0.5), gaps.min() - 1]
+        assert total(best_threshold(gaps, gains)) == pytest.approx(max(map(total, thresholds)))
+    assert best_threshold(np.array([-1.0, 2.0, 3.0]), np.array([1.0, 1.0, -1.0])) == 2.5
+    assert best_threshold(np.array([]), np.array([])) == 0.0

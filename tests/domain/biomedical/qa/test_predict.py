@@ -1,8 +1,7 @@
-"""The best spans beside every span; a model's answers beside transformers' own network; `QuestionAnswerer`."""
+"""A model's answers beside those of transformers' network, and `QuestionAnswerer`."""
 
 import re
 from dataclasses import replace
-from itertools import combinations_with_replacement
 
 import numpy as np
 import pytest
@@ -11,81 +10,9 @@ from asked_texts import Found, ask, find_answers, many, start_answerer
 
 from bertrelay.errors import RequestError
 from domain.biomedical import QuestionAnswerer
-from domain.biomedical.qa import predict
-from domain.biomedical.qa.metrics import best_threshold
-from domain.biomedical.qa.predict import CandidateSpans, NBest, _around, n_best, spans_in_windows
+from domain.biomedical.qa.predict import sentences_around
 from domain.biomedical.qa.subwords import _inside_words
 from domain.text.sentences import sentence_spans
-
-
-def drawn(generator, has_ties):
-    """Scores of 3 windows of 9 subwords: a first one, two of a question, the text's, and behind it padding."""
-    shape = (3, 9, 2)
-    values = generator.integers(0, 3, shape) if has_ties else generator.normal(size=shape)
-    scores = values.astype(np.float32)
-    scores[:, 1:3] = -np.inf
-    for window, width in enumerate(generator.integers(4, 10, 3)):
-        scores[window, width:] = -np.inf
-    return scores
-
-
-@pytest.mark.parametrize("has_ties", [False, True])
-@pytest.mark.parametrize(("longest", "top"), [(1, 4), (3, 1), (3, 5), (50, 100)])
-def test_the_best_spans_are_the_best_of_all(has_ties, longest, top):
-    """Of two windows of one question, the second 2 subwords later, and of one of another question."""
-    questions, moved = np.array([0, 0, 1]), np.array([0, 2, 0])
-    for seed in range(10):
-        scores = drawn(np.random.default_rng(seed), has_ties)
-        found = spans_in_windows(torch.from_numpy(scores), longest, top)
-        owners = questions[found.owners]
-        places = np.column_stack([owners, found.places[:, 1:] + moved[found.owners][:, None]])
-        nbest = n_best(CandidateSpans(owners, places, found.scores), np.zeros(2), top)
-        best = {0: {}, 1: {}}
-        for rows, question, shift in zip(scores, questions.tolist(), moved.tolist(), strict=True):
-            for start, end in combinations_with_replacement(range(1, 9), 2):
-                score, place = float(rows[start, 0] + rows[end, 1]), (start + shift, end + 1 + shift)
-                if end - start < longest and score > -np.inf:
-                    best[question][place] = max(score, best[question].get(place, -np.inf))
-        for question, known in best.items():
-            expected = sorted(((*place, score) for place, score in known.items()), key=lambda each: (-each[2], each))
-            expected += [(-1, -1, -np.inf)] * top
-            columns = (*nbest.places[question].T[1:].tolist(), nbest.scores[question].tolist())
-            assert list(zip(*columns, strict=True)) == expected[:top]
-
-
-def nbest_of(scores, nulls):
-    places = [[0, start, start + 1] for start in range(len(scores[0]))]
-    return NBest(np.array([places] * len(scores)), np.array(scores), np.array(nulls))
-
-
-def test_no_answer_stands_where_its_score_less_the_threshold_puts_it():
-    nbest = nbest_of([[3.0, 1.0], [3.0, 1.0], [3.0, -np.inf], [-np.inf, -np.inf]], [2.5, 5.0, 4.0, np.inf])
-    choices = nbest.with_no_answer(1.0)
-    assert choices.places[..., 1].tolist() == [[0, -1, 1], [-1, 0, 1], [0, -1, 1], [-1, 0, 1]]
-    assert choices.scores[:, :2].tolist() == [[3.0, 1.5], [4.0, 3.0], [3.0, 3.0], [0.0, -np.inf]]
-    weights = np.exp([3.0 / 2, 1.5 / 2, 1.0 / 2])
-    np.testing.assert_allclose(choices.probabilities(2.0)[0], weights / weights.sum())
-    np.testing.assert_allclose(choices.probabilities(2.0)[3], [1, 0, 0])
-    always = nbest_of([[1.0, 0.0], [-np.inf, -np.inf]], [9.0, np.inf]).with_no_answer(None)
-    assert always.places[..., 1].tolist() == [[0, 1, -1], [-1, 0, 1]]
-
-
-def test_the_threshold_is_the_best_there_is():
-    for seed in range(50):
-        generator = np.random.default_rng(seed)
-        gaps = generator.integers(-4, 4, 12).astype(float)  # equal ones among them
-        gaps[:2] = np.inf
-        answered, unanswered = generator.random(12), generator.integers(0, 2, 12).astype(float)
-
-        def total(threshold):
-            return float(np.where(gaps <= threshold, answered, unanswered).sum())  # noqa: B023
-
-        candidates = [*(gaps[2:] + 0.5), gaps[2:].min() - 1]
-        assert total(best_threshold(gaps, answered, unanswered)) == pytest.approx(max(map(total, candidates)))
-    assert best_threshold(np.array([np.inf]), np.ones(1), np.zeros(1)) == 0.0
-
-
-# Answers of a model
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +83,7 @@ def test_answers_are_those_of_a_walk_over_the_windows_with_transformers_network(
 
 
 @pytest.mark.parametrize("context", ["", " \t\n", "\x01"])
-def test_a_text_without_a_piece_has_no_answer(model, context):
+def test_a_text_without_a_subword_has_no_answer(model, context):
     assert next(find_answers(model, [ask("mild", context)], precision="fp32")) == [Found(-1, -1, 0.0, 1.0)]
 
 
@@ -168,7 +95,8 @@ def ends_inside_a_word(text, place):
 
 
 def test_answers_begin_and_end_with_words_unless_parts_are_asked_for(model, monkeypatch):
-    monkeypatch.setattr(predict, "CANDIDATES", 1000)
+    for module in ("predict", "spans"):
+        monkeypatch.setattr(f"domain.biomedical.qa.{module}.CANDIDATES", 1000)
     context = "The patients had fluxes, asthmatic seenmild-gouty sign; inno 5mildly, of amid courses"
     model = replace(model, max_answer_tokens=12)
 
@@ -204,7 +132,8 @@ def test_words_are_of_scripts_that_have_spaces(text, inside):
 
 
 def test_characters_are_those_of_the_text_whatever_it_holds(model, monkeypatch):
-    monkeypatch.setattr(predict, "CANDIDATES", 200)
+    for module in ("predict", "spans"):
+        monkeypatch.setattr(f"domain.biomedical.qa.{module}.CANDIDATES", 200)
     context = "  𝒳 the\u2003patient\r\nİof\u0301 gout — “no”\u00a0sign 👩\u200d🔬 flu \x02 "
     (found,) = find_answers(model, [ask("mild", context)], top=200, precision="fp32")
     spans = {(each.start, each.end) for each in found if each.start >= 0}
@@ -251,7 +180,7 @@ def test_many_are_answered_as_each_alone(answerer):
     ],
 )
 def test_the_sentence_is_all_that_the_answer_is_in(found, sentence):
-    assert _around(*found, CONTEXT, sentence_spans(CONTEXT)) == sentence
+    assert sentences_around(*found, CONTEXT, sentence_spans(CONTEXT)) == sentence
 
 
 def test_an_answer_is_the_text_at_its_offsets_in_a_sentence_of_the_context(answerer):

@@ -9,6 +9,7 @@ import pytest
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
+from domain.biomedical.qa.data import Answer, Question
 from domain.biomedical.qa.question_files import (
     question_format_of,
     question_items,
@@ -16,7 +17,6 @@ from domain.biomedical.qa.question_files import (
     read_questions,
     write_questions,
 )
-from domain.biomedical.qa.questions import Answer, Question
 from domain.biomedical.qa.settings import QuestionSource
 
 SECRET = "Xanthippe"  # is in every text of a fault, and never in the error

@@ -7,8 +7,8 @@ import pytest
 from real_files import COVID, with_covid
 
 from bertrelay.errors import RequestError, WorkError
+from domain.biomedical.qa.data import Answer, Question
 from domain.biomedical.qa.question_files import read_questions, write_questions
-from domain.biomedical.qa.questions import Answer, Question
 from domain.biomedical.qa.settings import QuestionsSettings
 from domain.biomedical.qa.split import SPLITS, article_groups, run
 
@@ -102,7 +102,7 @@ def test_what_was_mended_found_and_left_out_is_counted(context, tmp_path, capsys
         "questions/train": 4,
         "articles/train": 1,
         "answers": 2,
-        "answers_mended": 1,
+        "answers_repaired": 1,
         "answers_nowhere": 1,
         "impossible": 1,
         "without_answer": 1,
@@ -155,6 +155,6 @@ def test_covid_qa_is_split_by_article(context):
     figures = run(QuestionsSettings(files=[{"path": str(COVID)}]), context)
     assert figures["questions/train"] + figures["questions/dev"] + figures["questions/test"] == 1380
     assert figures["articles/train"] + figures["articles/dev"] + figures["articles/test"] == 98
-    assert (figures["answers_mended"], figures["rejected"]) == (234, 0)
+    assert (figures["answers_repaired"], figures["rejected"]) == (234, 0)
     contexts = [{each.context for each in part} for part in written(context).values()]
     assert len(set().union(*contexts)) == sum(map(len, contexts)) == 98

@@ -14,9 +14,9 @@ from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.stage import StageContext
 from domain.biomedical.qa import train as training
+from domain.biomedical.qa.data import Answer, Question
 from domain.biomedical.qa.metrics import score
 from domain.biomedical.qa.model import load_model, start_model
-from domain.biomedical.qa.questions import Answer, Question
 from domain.biomedical.qa.settings import QaSettings
 from domain.biomedical.qa.subwords import PairSplitter, gold_spans
 from domain.biomedical.qa.train import QaDevSet, QaTask
@@ -175,7 +175,7 @@ def test_so_many_windows_without_an_answer_are_drawn_anew_for_each_epoch(tiny_be
     assert int((batch.inputs["answers"][:, 0] == 0).all(dim=1).sum()) == 2
 
 
-def test_characters_of_answers_become_pieces_also_inside_words_and_beyond_the_basic_plane(tiny_bert):
+def test_characters_of_answers_become_subwords_also_inside_words_and_beyond_the_basic_plane(tiny_bert):
     context = "𝒳é the patient of gout, no İ sign\u00a0flu"
     task = task_of(tiny_bert, [question(context, "gout", "patient of", " sign\u00a0", "out", "flu")])
     contexts = task.subwords.contexts
@@ -187,7 +187,7 @@ def test_questions_that_cannot_be_learnt_are_rejected_by_id_or_left_out(tiny_ber
     faults = {
         "a question so long": question(LONG, "flu", asked="mild given " * 13),
         "no window holds whole": question(LONG, LONG[5:230]),
-        "of which the tokenizer leaves nothing": question("\x01\x02 the patient", "\x01\x02"),
+        "an answer without subwords": question("\x01\x02 the patient", "\x01\x02"),
     }
     with Rejects(tmp_path / "rejects.jsonl", 1.0) as rejects:
         questions = [replace(asked, id=reason) for reason, asked in faults.items()]

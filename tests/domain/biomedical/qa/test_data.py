@@ -2,7 +2,7 @@
 
 import pytest
 
-from domain.biomedical.qa.questions import MOST_SHIFT, Answer, aligned, placed
+from domain.biomedical.qa.data import MAX_SHIFT, Answer, align_answer, place_answer
 
 FEVER = "." * 30 + "fever" + "." * 30
 
@@ -11,8 +11,8 @@ FEVER = "." * 30 + "fever" + "." * 30
     ("context", "text", "start", "place"),
     [
         ("ab ab ab", "ab", 3, 3),
-        *((FEVER, "fever", 30 + shift, 30) for shift in (-MOST_SHIFT, -1, 0, 1, MOST_SHIFT)),
-        *((FEVER, "fever", 30 + shift, None) for shift in (-MOST_SHIFT - 1, MOST_SHIFT + 1)),  # another mention
+        *((FEVER, "fever", 30 + shift, 30) for shift in (-MAX_SHIFT, -1, 0, 1, MAX_SHIFT)),
+        *((FEVER, "fever", 30 + shift, None) for shift in (-MAX_SHIFT - 1, MAX_SHIFT + 1)),  # another mention
         ("ab..ab", "ab", 3, 4),  # the nearest one
         ("ab.ab", "ab", 2, 3),
         ("ab..ab", "ab", 2, 0),  # of two the earlier
@@ -27,7 +27,7 @@ FEVER = "." * 30 + "fever" + "." * 30
 )
 def test_an_answer_is_placed_at_its_offset_or_a_few_characters_off(context, text, start, place):
     how = "nowhere" if place is None else "in place" if place == start else "corrected"
-    assert placed(context, text, start) == (None if place is None else Answer(text, place), how)
+    assert place_answer(context, text, start) == (None if place is None else Answer(text, place), how)
 
 
 RET = ("RET", "rearranged", "HSCR1")
@@ -52,6 +52,6 @@ RET = ("RET", "rearranged", "HSCR1")
     ],
 )
 def test_an_answer_is_found_by_its_words(context, wordings, how, found):
-    answers, kind = aligned(context, wordings)
+    answers, kind = align_answer(context, wordings)
     assert (kind, [tuple(answer) for answer in answers]) == (how, found)
     assert all(context[answer.start : answer.end] == answer.text for answer in answers)
