@@ -44,8 +44,8 @@ class DigestIndex:
         """The position of each of `digests`, the first one of a text that is there twice; -1 where it is missing."""
         if not len(self._sorted):
             return np.full(len(digests), -1)
-        places = np.minimum(np.searchsorted(self._sorted, digests), len(self._sorted) - 1)
-        return np.where(self._sorted[places] == digests, self._order[places], -1)
+        positions = np.minimum(np.searchsorted(self._sorted, digests), len(self._sorted) - 1)
+        return np.where(self._sorted[positions] == digests, self._order[positions], -1)
 
     def repeated(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Pairs of neighbouring positions of one text, (pairs,) each."""

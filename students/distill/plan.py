@@ -78,11 +78,13 @@ def sizes_within(seconds: float, costs: Costs) -> Sizes:
     sentences are used once; of 1,000 sentences all are, in 500 seconds. If a pass takes 300 of these, there is time for
     another one.
     """
-    each, pairs = costs.encode_english + costs.pass_english, costs.encode_pairs + costs.pass_pairs
-    fraction = min(1.0, max(seconds / 2, seconds - costs.english * each) / pairs) if costs.english else seconds / pairs
+    sentence, pairs = costs.encode_english + costs.pass_english, costs.encode_pairs + costs.pass_pairs
+    fraction = (
+        min(1.0, max(seconds / 2, seconds - costs.english * sentence) / pairs) if costs.english else seconds / pairs
+    )
     fraction = min(1.0, fraction)
-    english = min(costs.english, int((seconds - fraction * pairs) / each + 1e-6)) if costs.english else 0
-    rest = seconds - fraction * pairs - english * each
+    english = min(costs.english, int((seconds - fraction * pairs) / sentence + 1e-6)) if costs.english else 0
+    rest = seconds - fraction * pairs - english * sentence
     one_pass = fraction * costs.pass_pairs + english * costs.pass_english
     return Sizes(fraction, english, min(MOST_EPOCHS, 1 + int(rest / one_pass + 1e-6)))
 

@@ -132,8 +132,8 @@ def test_an_english_sentence_learns_the_teachers_vector_of_itself(task_of, corpu
     vectors = torch.from_numpy(np.random.default_rng(1).normal(size=(5, 16)))
     loss = task.loss(lambda *_: vectors, batch)["mse"].item()
     texts, english = corpus.texts(0, len(corpus)), corpus.english.read(0, len(corpus.english))
-    of = [english.index(texts[item]) if item < len(english) else corpus.targets[item] for item in items]
-    distances = ((vectors.numpy() - task.targets.teacher.vectors[of]) ** 2).sum(axis=1)
+    rows = [english.index(texts[item]) if item < len(english) else corpus.targets[item] for item in items]
+    distances = ((vectors.numpy() - task.targets.teacher.vectors[rows]) ** 2).sum(axis=1)
     assert batch.counts == {"mse": 2 + 1 + 3} and (items[2:] >= corpus.translated).all()
     assert loss == pytest.approx(np.array([2, 1, 1, 1, 1]) @ distances / 2.5)
     assert batch.inputs["attention_mask"].sum(dim=1).tolist() == task.tokens.lengths[items].tolist()
@@ -154,10 +154,10 @@ def test_in_a_contrast_an_english_sentence_is_one_more_negative(task_of, corpus)
     cosines = torch.nn.functional.cosine_similarity(vectors[:, None], vectors[None], dim=-1).numpy() / 0.05
     expected = 0.0
     for row in others:
-        own = next(e for e in english if items[e] == corpus.targets[items[row]])
-        negatives = [other for other in others if other == row or corpus.targets[items[other]] != items[own]]
-        for scores in (cosines[row, english], cosines[own, negatives]):
-            expected += (np.logaddexp.reduce(scores) - cosines[row, own]) / 2
+        original = next(e for e in english if items[e] == corpus.targets[items[row]])
+        negatives = [other for other in others if other == row or corpus.targets[items[other]] != items[original]]
+        for scores in (cosines[row, english], cosines[original, negatives]):
+            expected += (np.logaddexp.reduce(scores) - cosines[row, original]) / 2
     assert len(english) > 2 and loss == pytest.approx(expected)
     alone = task.batch_losses(vectors[-1:], positions[-1:], 0)["contrastive"].item()
     assert alone == 0 and task.collate(positions[-1:], 0).counts == {"contrastive": 0}

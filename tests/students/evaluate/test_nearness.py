@@ -124,14 +124,18 @@ def test_every_language_is_compared_with_its_english_and_the_mean_leaves_english
         "de": ([10, 11, 12, 13], [0, 1, 2, 3]),
         "ko": ([22, 23, 24], [2, 3, 4]),
     }
-    expected = {language: by_hand(student[of], teacher[to]) for language, (of, to) in rows.items()}
+    expected = {language: by_hand(student[learnt], teacher[target]) for language, (learnt, target) in rows.items()}
     expected["mean"] = {name: (expected["de"][name] + expected["ko"][name]) / 2 for name in expected["de"]}
     assert metrics == pytest.approx(
-        {f"nearness/{name}/untrained/{each}": value for each, of in expected.items() for name, value in of.items()},
+        {
+            f"nearness/{name}/untrained/{language}": value
+            for language, values in expected.items()
+            for name, value in values.items()
+        },
         abs=1e-5,
     )
-    own = nearness_metrics(pairs, *encoders, own_vectors=True)
-    assert own["nearness/cosine/de"] == pytest.approx(by_hand(student[10:14], teacher[10:14])["cosine"], abs=1e-6)
+    of_itself = nearness_metrics(pairs, *encoders, own_vectors=True)
+    assert of_itself["nearness/cosine/de"] == pytest.approx(by_hand(student[10:14], teacher[10:14])["cosine"], abs=1e-6)
     assert nearness_metrics({}, *encoders) == {}
 
 
