@@ -65,9 +65,9 @@ STAGES = {
         ("domain.qa-evaluate", 6, "settings:QaEvaluateSettings", "evaluate:run", "domain:answers"),
     ],
     PATIENTS: [
-        ("domain.cohort", 8, "settings:CohortSettings", "cohort:run", ""),
+        ("domain.cohort", 9, "settings:CohortSettings", "cohort:run", ""),
         ("domain.audit", 5, "settings:AuditSettings", "leakage:run", ""),
-        ("domain.notes", 10, "settings:NotesSettings", "notes:run", ""),
+        ("domain.notes", 11, "settings:NotesSettings", "notes:run", ""),
         ("domain.readmission", 13, "settings:ReadmissionSettings", "train:run", "domain:outcomes"),
         ("domain.outcome", 12, "settings:OutcomeSettings", "train:run_outcome", "domain:outcomes"),
         ("domain.outcome-evaluate", 1, "settings:OutcomeEvaluateSettings", "evaluate:run", "domain:outcomes"),

@@ -16,7 +16,7 @@ NAME, DATE, AGE, HOSPITAL, PLACE = "[NAME]", "[DATE]", "[AGE]", "[HOSPITAL]", "[
 PHONE, ADDRESS, ID, REMOVED = "[PHONE]", "[ADDRESS]", "[ID]", "[REMOVED]"
 
 TOKENS = (NAME, DATE, AGE, HOSPITAL, PLACE, PHONE, ADDRESS, ID, REMOVED)
-"""All of them; `REMOVED` is what is not known to be one of the others, `ADDRESS` one of the web or of mail."""
+"""All tokens; `REMOVED` is for marks of unknown kind, `ADDRESS` for addresses of the web or of mail."""
 
 LONGEST_MARK = 200  # characters; a mark that never ends swallows no text
 MARK_OF_III = re.compile(rf"\[\*\*(.{{0,{LONGEST_MARK}}}?)\*\*\]", re.DOTALL)
@@ -58,15 +58,15 @@ REACH = 40  # characters before a mark that are read
 
 
 def _token_of_iii(mark: re.Match[str]) -> str:
-    """The token for what a mark of MIMIC-III names."""
+    """Returns the token for a mark of MIMIC-III by the words in it."""
     words = mark[1]
-    if any(each.isdigit() for each in words) and FULL_DATE.fullmatch(words):
+    if any(letter.isdigit() for letter in words) and FULL_DATE.fullmatch(words):
         return DATE
     return next((token for token, kind in KINDS_OF_III if kind.search(words)), REMOVED)
 
 
 def _token_of_iv(mark: re.Match[str]) -> str:
-    """The token for a mark of MIMIC-IV by the words after it, else by those before it."""
+    """Returns the token for a mark of MIMIC-IV by the words after it, else by those before it."""
     text, before = mark.string, mark.string[max(0, mark.start() - REACH) : mark.start()]
     after = (token for token, kind in KINDS_AFTER_IV if kind.match(text, mark.end()))
     earlier = (token for token, kind in KINDS_BEFORE_IV if kind.search(before))
@@ -74,7 +74,7 @@ def _token_of_iv(mark: re.Match[str]) -> str:
 
 
 NAMES = frozenset(Path(__file__).with_name("section_names.txt").read_text(encoding="utf-8").splitlines())
-"""Headers that are recognised wherever a line begins with them, followed by a colon or alone."""
+"""Headers that are recognised wherever a line begins with them and a colon, or has nothing else."""
 
 HEADER = re.compile(
     r"""^[ \t]*(?:[#*•]+[ ]?)?
@@ -84,11 +84,11 @@ HEADER = re.compile(
 )
 MOST_WORDS = 8
 FEWEST_LETTERS = 4
-"""A shorter one in capitals before a colon ("BP:", "WBC:") is a figure's name."""
+"""A shorter name in capitals before a colon ("BP:", "WBC:") is that of a measurement."""
 
 
 class Section(NamedTuple):
-    """A section of a text: its header and what follows it, up to the next header.
+    """A section of a text: its header and the text after it, up to the next header.
 
     start, end: in characters of the text; the header is in it.
     name: the header's, in lower case.
@@ -100,7 +100,7 @@ class Section(NamedTuple):
 
 
 def find_sections(text: str) -> list[Section]:
-    """The sections of one note, in order; what comes before its first header is in none."""
+    """Returns the sections of one note, in order; text before its first header is in none."""
     headers = [header for header in HEADER.finditer(text) if _is_header(header, text)]
     starts = [*(header.start("name") for header in headers), len(text)]
     names = (" ".join(header["name"].lower().split()) for header in headers)
@@ -108,7 +108,7 @@ def find_sections(text: str) -> list[Section]:
 
 
 def _is_header(header: re.Match[str], text: str) -> bool:
-    """Known names; names that have a line to themselves before a colon; longer ones in capitals before a colon."""
+    """Accepts known names, names with a colon that fill a line, and longer names in capitals before a colon."""
     name, words = header["name"], header["name"].split()
     if " ".join(words).lower() in NAMES:
         return True
@@ -123,14 +123,17 @@ def _is_header(header: re.Match[str], text: str) -> bool:
 LINE_BREAKS = re.compile(r"\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1b\x7f]")
 RULE = re.compile(r"(?!\++(?: \++)*$)[-=_*~#+]{4,}(?: [-=_*~#+]{4,})*")
-"""A line that is drawn. Of plus signs alone it is a finding: `++++`, more than `+++`."""
+"""A drawn line. One of plus signs only is a finding: `++++` is more than `+++`."""
 TIMED = re.compile(r"(?:___|\[\*\*[^*\n]*\*\*\]) \d\d?:\d\d")
-"""How a line of laboratory values begins: with its date, which was removed, and its time."""
+"""Beginning of a line of measured values: its date, which was removed, and its time."""
 EMPTY_LINES = re.compile(r"\n{3,}")
 
 
 def clean(text: str) -> str:
-    """`text` of a note, cleaned; empty when nothing but white space and rules stood there."""
+    """Cleans the text of a note; empty where it has only white space and drawn lines.
+
+    Seen by [**Known lastname 1**] on [**2101-3-4**].    →    Seen by [NAME] on [DATE].
+    """
     text = CONTROLS.sub(" ", LINE_BREAKS.sub("\n", text))
     lines = (" ".join(line.split()) for line in text.split("\n"))
     text = "\n".join("" if RULE.fullmatch(line) else line for line in lines)
@@ -140,7 +143,7 @@ def clean(text: str) -> str:
 
 
 def _joined(text: str) -> str:
-    """`text` with a space for each line break that a program has set: no sentence ends there, and nothing begins."""
+    """Replaces the line breaks that a program has set by spaces: no sentence ends there, and nothing begins."""
     joined = []
     for start, end in pairwise([0, *line_ends(text), len(text)]):
         first, *others = text[start:end].removesuffix("\n").split("\n")
@@ -153,4 +156,4 @@ def _joined(text: str) -> str:
 
 
 BETWEEN = "\n\n"
-"""What joins the notes of a stay."""
+"""Text between two notes of a stay."""

@@ -3,52 +3,38 @@
 Writes `cohort.parquet`, a row for each stay that a readmission can follow; `stays.parquet`, those that end in death as
 well, for other outcomes, under the same splits; `members.parquet`, the admissions that a stay is made of;
 `characteristics.parquet`, demographics and diagnoses of the stays; `flow.csv`, the counts of every step.
+
+Admissions are joined into stays, each with the unplanned admission that follows it; exclusions come after that.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
-from bertrelay.files import atomic_write, write_json
+from bertrelay.files import write_json
 from bertrelay.progress import log
 from bertrelay.stage import Metrics, StageContext, run_alone
-from domain.clinical.admissions import (
-    HUANG_WINDOW_DAYS,
+from domain.clinical.admissions import ORDER, read_admissions, read_codes
+from domain.clinical.mimic import HOSPITAL, Version, tables_of, version_of
+from domain.clinical.settings import FLOW, LATEST, READMISSION, CohortSettings, Discharge
+from domain.clinical.stage_files import (
+    CHARACTERISTICS,
+    COHORT,
+    COHORT_FACTS,
+    MEMBERS,
+    SPLITS,
     STAY,
+    STAYS,
     Flow,
-    FoundStays,
-    default_stays,
-    followed_up,
-    huang_stays,
-    read_admissions,
+    write_parquet,
 )
-from domain.clinical.mimic import HOSPITAL, ROW, Version, columns_of, read_blocks, tables_of, version_of
-from domain.clinical.settings import FLOW, READMISSION, CohortSettings
 from domain.sampling import split_of, unit_hash
 
-
-def write_parquet(path: Path, table: pd.DataFrame | pa.Table) -> None:
-    """Writes `table` to `path`, which is whole or not there."""
-    if not isinstance(table, pa.Table):
-        table = pa.Table.from_pandas(table, preserve_index=False)
-    schema = table.schema
-    for number, field in enumerate(schema):  # strings as every reader knows them, times in Parquet's largest unit
-        if pa.types.is_large_string(field.type):
-            schema = schema.set(number, field.with_type(pa.string()))
-        if pa.types.is_timestamp(field.type):
-            schema = schema.set(number, field.with_type(pa.timestamp("ms")))
-    with atomic_write(path) as building:
-        pq.write_table(table.cast(schema.remove_metadata()), building)
-
-
-SPLITS = ("train", "validation", "test")
-
-
-CHARACTERISTICS = "characteristics.parquet"
 CHARACTERISTIC_COLUMNS = [
     *("hadm_id", "sex", "age", "insurance", "race"),
     *("admission_type", "died_in_hospital", "length_of_stay_days"),
@@ -63,58 +49,51 @@ def write_characteristics(
     Columns: hadm_id, sex, age (years, 91 for all over 89), insurance, race, admission_type, died_in_hospital,
     length_of_stay_days, diagnoses (a list of {code, version}, most important first; null where there is no table).
     """
-    known = pa.Table.from_pandas(stays[CHARACTERISTIC_COLUMNS], preserve_index=False)
+    table = pa.Table.from_pandas(stays[CHARACTERISTIC_COLUMNS], preserve_index=False)
     kind = pa.list_(pa.struct([("code", pa.string()), ("version", pa.int8())]))
     if diagnoses is None:
         log("there is no table diagnoses_icd: characteristics come without diagnoses")
         codes = pa.nulls(len(stays), kind)
     else:
-        places = {hadm_id: place for place, hadm_id in enumerate(stays["hadm_id"])}
-        admissions = members.assign(admission=range(len(members)), place=members[STAY].map(places))
+        positions = pd.Series(range(len(stays)), index=stays["hadm_id"]).reindex(members[STAY])
+        codes_of = read_codes(diagnoses, pd.Series(range(len(members)), index=members["hadm_id"]), rejects)
         # The codes of each stay once: by admission, and by `seq_num`.
-        of_stays = _codes(diagnoses, rejects).merge(admissions, on="hadm_id")
-        of_stays = of_stays.sort_values(["place", "admission", "seq_num"], kind="stable")
-        of_stays = of_stays.drop_duplicates(["place", "code", "version"])
-        ends = of_stays["place"].value_counts().reindex(range(len(stays)), fill_value=0).cumsum()
+        codes_of = codes_of.assign(stay=positions.to_numpy()[codes_of["admission"]])
+        codes_of = codes_of.sort_values(["stay", "admission", "seq_num"], kind="stable")
+        of_stays = codes_of.drop_duplicates(["stay", "code", "version"])
+        ends = of_stays["stay"].value_counts().reindex(range(len(stays)), fill_value=0).cumsum()
         offsets = pa.array([0, *ends], pa.int32())
         structs = pa.Table.from_pandas(of_stays[["code", "version"]], preserve_index=False).to_struct_array()
         codes = pa.ListArray.from_arrays(offsets, structs.combine_chunks()).cast(kind)
-    write_parquet(folder / CHARACTERISTICS, known.append_column("diagnoses", codes))
+    write_parquet(folder / CHARACTERISTICS, table.append_column("diagnoses", codes))
 
 
-def _codes(file: Path, rejects: Rejects) -> pd.DataFrame:
-    """hadm_id, seq_num, code and version. Codes are text: `0389` is not `389`. MIMIC-III has ICD-9 alone."""
-    columns = ["icd_code", "icd_version"] if "icd_version" in columns_of(file) else ["icd9_code"]
-    blocks = []
-    for rows in read_blocks(file, ["hadm_id", "seq_num", *columns], rejects.add):
-        rows = rows.assign(
-            code=rows[columns[0]].str.strip(),
-            version=pd.to_numeric(rows[columns[1]], errors="coerce") if columns[1:] else 9,
-            seq_num=pd.to_numeric(rows["seq_num"], errors="coerce"),
-        )
-        wrong = (rows["code"] == "") | rows["version"].isna()
-        rejects.used(int((~wrong).sum()))
-        for row in rows.loc[wrong, ROW].tolist():
-            rejects.add(str(file), row, "without a code or its version")
-        blocks.append(rows.loc[~wrong, ["hadm_id", "seq_num", "code", "version"]])
-    return pd.concat(blocks)
-
-
-COHORT, STAYS, MEMBERS = "cohort.parquet", "stays.parquet", "members.parquet"
-COHORT_FACTS = "cohort.json"
-"""`window_days`, within which a return counts."""
 OF_EVERY_STAY = ("subject_id", "hadm_id", "admitted_at", "discharged_at", "next_stay_at")
 COLUMNS = [*OF_EVERY_STAY, "next_admission_at", "gap_days", "readmitted", "split"]
 STAY_COLUMNS = [*OF_EVERY_STAY, "died_at", "died_in_hospital", "length_of_stay_days", "split"]
 
 
+class CohortStays(NamedTuple):
+    """Stays, and the admissions that they are made of.
+
+    all: stays of any end, deaths in hospital included, by subject and time.
+    cohort: those of them that a return can follow; both with `next_stay_at` (the subject's next, planned or not),
+        `next_admission_at` (the next unplanned one), `gap_days` and `readmitted`.
+    members: (hadm_id, stay_hadm_id) of the admissions.
+    """
+
+    all: pd.DataFrame
+    cohort: pd.DataFrame
+    members: pd.DataFrame
+
+
 def write_cohort(settings: CohortSettings, folder: Path) -> Metrics:
-    """The stage outside of a recipe: writes into `folder`."""
+    """Runs the stage outside of a recipe: writes into `folder`."""
     return run_alone(run, settings, folder, sensitive=True)
 
 
 def run(settings: CohortSettings, context: StageContext) -> Metrics:
-    """Makes the cohort of a folder of MIMIC's tables; counts of admissions and subjects, and the share that returned.
+    """Writes the cohort of MIMIC's tables; returns counts of admissions and subjects, and the fraction that returned.
 
     Raises RequestError for missing or damaged tables and for an empty cohort, WorkError for too many unusable rows.
     """
@@ -143,8 +122,8 @@ def run(settings: CohortSettings, context: StageContext) -> Metrics:
     return metrics
 
 
-def make_cohort(admissions: pd.DataFrame, settings: CohortSettings, version: Version, flow: Flow) -> FoundStays:
-    """The stays and those of the cohort, with split and length, and (hadm_id, stay_hadm_id) of all admissions.
+def make_cohort(admissions: pd.DataFrame, settings: CohortSettings, version: Version, flow: Flow) -> CohortStays:
+    """Selects the stays and the cohort, with their split and length.
 
     Raises RequestError when no stay is left in the cohort.
     """
@@ -154,23 +133,23 @@ def make_cohort(admissions: pd.DataFrame, settings: CohortSettings, version: Ver
         followed, window_days = default_stays(admissions, settings, version, flow), settings.window_days
     indexed = followed_up(followed.cohort, admissions, settings.data_end, window_days, flow)
     if indexed.empty:
-        left = "; ".join(f"{each.admissions:,} {each.step}" for each in flow.steps)
+        left = "; ".join(f"{step.admissions:,} {step.step}" for step in flow.steps)
         raise RequestError(
             f"the cohort is empty. What was left after each step: {left}. "
             "Look at the step that leaves nothing, and at the setting behind it; `minimum_age` needs the table of "
             "patients to be of the same release."
         )
-    stays, cohort = (_with_split_and_length(each, settings) for each in (followed.all, indexed))
-    if settings.balance_train:  # keeps those that the keyed hash places first
-        places = cohort["hadm_id"].map(lambda hadm_id: unit_hash(hadm_id, settings.split_key))
+    stays, cohort = (_with_split_and_length(table, settings) for table in (followed.all, indexed))
+    if settings.balance_train:  # keeps those with the smallest keyed hashes
+        hashes = cohort["hadm_id"].map(lambda hadm_id: unit_hash(hadm_id, settings.split_key))
         train = cohort["split"] == "train"
         fewest = int(cohort.loc[train, "readmitted"].value_counts().reindex([True, False], fill_value=0).min())
-        rank = places.groupby([cohort["split"], cohort["readmitted"]]).rank(method="first")
+        rank = hashes.groupby([cohort["split"], cohort["readmitted"]]).rank(method="first")
         cohort = flow.keep("with as many of either label in train", cohort, ~train | (rank <= fewest))
     for split in SPLITS:
         part = flow.count(split, cohort[cohort["split"] == split])
         flow.count(f"{split}, readmitted", part[part["readmitted"]])
-    return FoundStays(stays, cohort, followed.members)
+    return CohortStays(stays, cohort, followed.members)
 
 
 def _with_split_and_length(stays: pd.DataFrame, settings: CohortSettings) -> pd.DataFrame:
@@ -178,3 +157,214 @@ def _with_split_and_length(stays: pd.DataFrame, settings: CohortSettings) -> pd.
     splits = {subject: split_of(subject, settings.split_key, shares) for subject in subjects.unique()}
     days = (stays["discharged_at"] - stays["admitted_at"]).dt.total_seconds() / 86_400
     return stays.assign(split=subjects.map(splits), length_of_stay_days=days)
+
+
+DISCHARGES: dict[Discharge, tuple[str, tuple[str, ...]]] = {
+    "acute-care-transfer": (
+        "transferred to another acute care facility",
+        ("SHORT TERM HOSPITAL", "DISC-TRAN CANCER/CHLDRN H", "ACUTE HOSPITAL"),
+    ),
+    "against-medical-advice": ("discharged against medical advice", ("LEFT AGAINST MEDICAL ADVI", "AGAINST ADVICE")),
+    "hospice": ("discharged to hospice", ("HOSPICE-HOME", "HOSPICE-MEDICAL FACILITY", "HOSPICE")),
+}
+"""By setting the name in the flow table, and the values of `discharge_location` in MIMIC-III and MIMIC-IV."""
+
+
+def count_discharges(stays: pd.DataFrame, window_days: float, flow: Flow) -> None:
+    """Counts the index stays by their kind of discharge, and those whose subject died within the window."""
+    for name, locations in DISCHARGES.values():
+        flow.count(f"of these, {name}", stays[stays["discharge_location"].isin(locations)])
+    dead = flow.count(f"of these, died within {window_days:g} days", stays[died_within(stays, window_days)])
+    flow.count(f"of these, died within {window_days:g} days and not readmitted", dead[~dead["readmitted"]])
+
+
+def died_within(stays: pd.DataFrame, window_days: float) -> "pd.Series[bool]":
+    """Marks the stays whose subject died, anywhere, at most `window_days` after the discharge."""
+    return stays["day_of_death"] <= stays["discharged_at"] + pd.Timedelta(days=window_days)
+
+
+NEWBORN = "NEWBORN"
+PLANNED: dict[Version, tuple[str, ...]] = {"III": ("ELECTIVE",), "IV": ("ELECTIVE", "SURGICAL SAME DAY ADMISSION")}
+OBSERVATION = ("AMBULATORY OBSERVATION", "DIRECT OBSERVATION", "EU OBSERVATION")
+
+
+def default_stays(admissions: pd.DataFrame, settings: CohortSettings, version: Version, flow: Flow) -> CohortStays:
+    """Joins admissions into stays by the default rules, and links each stay to the admission that follows it.
+
+    Exclusions come after the links, which they would break. The stays of a subject, with `window_days` 30:
+
+        admission               discharged   next unplanned admission   gap_days   readmitted
+        1  day 0, emergency     day 4        3                          21         yes
+        2  day 10, elective     day 12       3                          13         yes
+        3  day 25, emergency    day 60       none                                  no
+    """
+    # Organ donors' accounts begin when their subject has died in hospital already, and have that death a second time.
+    # Death on arrival is a readmission, so that only deaths of earlier admissions count.
+    subjects = admissions["subject_id"]
+    earlier_death = admissions["died_at"].groupby(subjects).shift()
+    first_death = earlier_death.groupby(subjects).cummin().groupby(subjects).ffill()
+    is_living = ~(admissions["admitted_at"] >= first_death)
+    living = flow.keep("not after the subject's death (organ donors)", admissions, is_living)
+    is_joined = settings.overlapping_stays == "joined"
+    numbered = _numbered(living, settings.transfer_hours if is_joined else None)
+    stays = _joined(numbered)
+    if is_joined:
+        flow.count("joined with those they overlap or touch", stays)
+    counted = ~stays["observation_alone"] | (settings.observation_stays == "kept")
+    planned: Sequence[str] = PLANNED[version]
+    if settings.planned_types is not None:
+        planned = [name.strip().upper() for name in settings.planned_types]
+        unmet = sorted(set(planned).difference(stays.loc[counted, "admission_type"]))
+        if unmet:
+            log(f"planned_types: no stay begins as {' or '.join(unmet)}; see that each is written as in the table")
+    unplanned = stays[counted & ~stays["admission_type"].isin(planned)]
+    stays = with_return(stays, _first_after_discharge(stays, unplanned))
+    stays["readmitted"] = stays["gap_days"] <= settings.window_days
+    if settings.observation_stays == "excluded":
+        stays = flow.keep("not under observation alone", stays, counted)
+    stays = _without_faults(stays, flow)
+    stays = flow.keep("not newborn", stays, stays["admission_type"] != NEWBORN)
+    stays = flow.keep("not discharged before the admission", stays, stays["discharged_at"] >= stays["admitted_at"])
+    if settings.minimum_age:
+        is_old_enough = stays["age"] >= settings.minimum_age
+        stays = flow.keep(f"at least {settings.minimum_age} years old", stays, is_old_enough)
+    return CohortStays(stays, _index_stays(stays, settings, flow), _members(numbered))
+
+
+def _without_faults(stays: pd.DataFrame, flow: Flow) -> pd.DataFrame:
+    """Keeps the stays with an id, an end and no fault; the others count only as returns and as limits to text."""
+    stays = flow.keep("with a hadm_id of their own, and nothing wrong", stays, stays["has_own_id"] & stays["is_whole"])
+    return flow.keep("not open (without a discharge)", stays, ~stays["is_open"], has_outcome=False)
+
+
+def _members(numbered: pd.DataFrame) -> pd.DataFrame:
+    return numbered.loc[numbered["has_own_id"], ["hadm_id", STAY]]
+
+
+def _index_stays(stays: pd.DataFrame, settings: CohortSettings, flow: Flow) -> pd.DataFrame:
+    """Keeps the stays that a readmission can follow."""
+    stays = flow.keep("discharged alive", stays, ~stays["died_in_hospital"])
+    count_discharges(stays, settings.window_days, flow)
+    for discharge in settings.excluded_discharges:
+        name, locations = DISCHARGES[discharge]
+        stays = flow.keep(f"not {name}", stays, ~stays["discharge_location"].isin(locations))
+    if settings.deaths_in_window == "excluded":
+        is_kept = ~died_within(stays, settings.window_days) | stays["readmitted"]
+        stays = flow.keep(f"alive or back within {settings.window_days:g} days", stays, is_kept)
+    return stays
+
+
+def _first_after_discharge(stays: pd.DataFrame, unplanned: pd.DataFrame) -> "pd.Series[pd.Timestamp]":
+    """Finds the admission time of the subject's first unplanned stay after the discharge, for each of `stays`."""
+    later = stays["admitted_at"] + pd.Timedelta(seconds=1)  # than the stay itself, which may end as it begins
+    ends = pd.DataFrame(
+        {"at": stays["discharged_at"].fillna(later).clip(lower=later), "subject_id": stays["subject_id"]}
+    )
+    begins = unplanned[["subject_id", "admitted_at"]].sort_values("admitted_at")
+    ordered = ends.sort_values("at")
+    matches = pd.merge_asof(ordered, begins, left_on="at", right_on="admitted_at", by="subject_id", direction="forward")
+    return matches.set_index(ordered.index)["admitted_at"].reindex(stays.index)
+
+
+def with_return(stays: pd.DataFrame, following: "pd.Series[pd.Timestamp]") -> pd.DataFrame:
+    """Adds `next_admission_at`, the times of `following`, and `gap_days`, the days from the discharge until then."""
+    gap_days = (following - stays["discharged_at"]).dt.total_seconds() / 86_400
+    return stays.assign(next_admission_at=following, gap_days=gap_days)
+
+
+def _numbered(admissions: pd.DataFrame, within_hours: float | None) -> pd.DataFrame:
+    """Adds `stay_hadm_id`, the first admission of a stay; with `within_hours` None each admission is a stay.
+
+    An admission that begins before the latest discharge so far, or at most `within_hours` after it, continues the stay.
+    """
+    if within_hours is None:
+        return admissions.assign(**{STAY: admissions["hadm_id"]})
+    ends = admissions[["admitted_at", "discharged_at"]].max(axis=1)  # a discharge before the admission ends nothing
+    latest_end = ends.groupby(admissions["subject_id"]).cummax().groupby(admissions["subject_id"]).shift()
+    begins = ~(admissions["admitted_at"] <= latest_end + pd.Timedelta(hours=within_hours))
+    return admissions.assign(**{STAY: admissions["hadm_id"].where(begins).ffill()})
+
+
+def _joined(numbered: pd.DataFrame) -> pd.DataFrame:
+    """Makes a row for each stay: its first admission, with the last discharge and the next stay of the subject.
+
+    A stay has the death of any of its admissions, and is an observation stay where all of them are. Rows are sorted by
+    subject and time.
+    """
+    first = numbered.drop_duplicates(STAY).set_index(STAY)
+    is_observation, is_open = numbered["admission_type"].isin(OBSERVATION), numbered["discharged_at"].isna()
+    stays = numbered.assign(is_observation=is_observation, is_open=is_open).groupby(STAY, sort=False)
+    last = numbered.sort_values("discharged_at", kind="stable").drop_duplicates(STAY, keep="last").set_index(STAY)
+    joined = first.assign(
+        discharge_location=last["discharge_location"],
+        discharged_at=stays["discharged_at"].max(),
+        died_in_hospital=stays["died_in_hospital"].any(),
+        died_at=stays["died_at"].max(),
+        observation_alone=stays["is_observation"].all(),
+        is_whole=stays["is_whole"].all(),
+        is_open=stays["is_open"].any(),
+    )
+    joined = joined.sort_values(ORDER, ignore_index=True)
+    return joined.assign(next_stay_at=joined["admitted_at"].groupby(joined["subject_id"]).shift(-1))
+
+
+UNSHIFTED = 2100
+"""Year from which on dates are taken for shifted ones: MIMIC shifts those of each subject by another time."""
+
+
+def followed_up(
+    cohort: pd.DataFrame, admissions: pd.DataFrame, data_end: str | None, window_days: float, flow: Flow
+) -> pd.DataFrame:
+    """Keeps the index stays whose whole window the data cover, with and without a return.
+
+    data_end: the last day of the data, `latest` for the latest time in the table of admissions; None keeps all.
+    """
+    latest = admissions[["admitted_at", "discharged_at", "died_at"]].max().max()
+    is_shifted = latest.year >= UNSHIFTED
+    end = latest if data_end in (None, LATEST) else pd.Timestamp(data_end) + pd.Timedelta(days=1)
+    is_whole = cohort["discharged_at"] + pd.Timedelta(days=window_days) <= end
+    if data_end is not None and is_shifted:
+        log(
+            f"data_end: the dates of these tables go to {latest.year}; where each subject's are shifted by another "
+            "time, as MIMIC's are, they have no end in common, and those left out are not those nobody followed up"
+        )
+    if data_end is not None:
+        return flow.keep(f"with all {window_days:g} days before the end of the data", cohort, is_whole)
+    if not is_shifted and not is_whole.all():
+        log(
+            f"{(~is_whole).sum():,} of {len(cohort):,} index stays end less than {window_days:g} days before the latest"
+            ' time in the table of admissions, so that later returns are not seen; data_end = "latest" leaves them out'
+        )
+    return cohort
+
+
+HUANG_PLANNED = ("ELECTIVE",)
+HUANG_WINDOW_DAYS = 30
+
+
+def huang_stays(admissions: pd.DataFrame, version: Version, flow: Flow) -> CohortStays:
+    """Selects stays by the published code of Huang, Altosaar & Ranganath (2019), as `default_stays` does.
+
+    The time of an elective next admission is blanked and filled back from later ones of the subject; fewer than 30
+    days, negative ones included, make a positive. Newborns, then rows with a time of death, are left out after that.
+    """
+    others = [kind for kind in PLANNED[version] if kind not in HUANG_PLANNED]
+    if others:
+        count = int(admissions["admission_type"].isin(others).sum())
+        log(
+            f"rules huang2019: planned types differ in MIMIC-{version}. As in the published code for MIMIC-III, only "
+            f"{' and '.join(HUANG_PLANNED)} is planned; {count:,} admissions as {' or '.join(others)}, planned by the "
+            "default rules, count as unplanned returns"
+        )
+    subjects = admissions["subject_id"]
+    next_stay = admissions["admitted_at"].groupby(subjects).shift(-1)
+    unplanned = admissions["admitted_at"].mask(admissions["admission_type"].isin(HUANG_PLANNED))
+    following = unplanned.groupby(subjects).shift(-1).groupby(subjects).bfill()
+    is_open = admissions["discharged_at"].isna()
+    stays = with_return(admissions.assign(next_stay_at=next_stay, is_open=is_open), following)
+    stays["readmitted"] = stays["gap_days"] < HUANG_WINDOW_DAYS
+    stays = _without_faults(stays, flow)
+    stays = flow.keep("not newborn", stays, stays["admission_type"] != NEWBORN)
+    cohort = flow.keep("without a time of death", stays, stays["deathtime"].isna())
+    count_discharges(cohort, HUANG_WINDOW_DAYS, flow)
+    return CohortStays(stays, cohort, stays[["hadm_id"]].assign(**{STAY: stays["hadm_id"]}))

@@ -34,7 +34,6 @@ from domain.clinical.chunks import (
     unknown_shares,
     warn_of_unknown,
 )
-from domain.clinical.cohort import CHARACTERISTICS, SPLITS, write_parquet
 from domain.clinical.groups import GROUPED_BY, confusion, groups_of, label_slices, slices
 from domain.clinical.metrics import (
     Flags,
@@ -52,7 +51,7 @@ from domain.clinical.metrics import (
     while_reading,
 )
 from domain.clinical.model import OutcomeModel, chunk_log_odds, load_model, save_model
-from domain.clinical.outcomes import RECORDED, LabelledNotes, Resplit, read_columns, read_labelled_notes
+from domain.clinical.outcomes import RECORDED, LabelledNotes, Resplit, read_labelled_notes
 from domain.clinical.settings import (
     CONFUSION,
     CURVES,
@@ -62,6 +61,7 @@ from domain.clinical.settings import (
     ModelDescription,
     OutcomeEvaluateSettings,
 )
+from domain.clinical.stage_files import CHARACTERISTICS, SPLITS, read_columns, write_parquet
 
 RECALIBRATED = "recalibrated"
 

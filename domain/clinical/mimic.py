@@ -1,7 +1,7 @@
-"""MIMIC's tables: where they lie in a folder, and their rows, streamed in blocks from files of any size.
+"""MIMIC's tables: their files in a folder, and their rows, streamed in blocks from files of any size.
 
-Ids come in one form, dates parsed, all else as text. A row that cannot be used is counted and listed by its number;
-neither its text nor an id of it is ever logged.
+Blocks have ids in one form, dates parsed, and all else as text. A row that cannot be used is counted and listed by its
+number; neither its text nor its ids are ever logged.
 """
 
 import csv
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 Version = Literal["III", "IV"]
 
 FILE_NAME = re.compile(r"(.+)\.csv(\.gz)?")
-DEEPEST = 4  # folders: `physionet.org/files/mimiciv/3.1/hosp`; below may lie millions of files of other modules
+DEEPEST = 4  # folders, as in `physionet.org/files/mimiciv/3.1/hosp`; deeper ones may have millions of other files
 
 
 Reject = Callable[[str, int, str], object]
-"""Called with file, line and reason of a row that cannot be used."""
+"""Is called with the file, row number and reason of a row that cannot be used."""
 
 
 @dataclass(frozen=True)
 class TableSet:
     """Tables that are read together.
 
-    needed: of each group of names exactly one, as MIMIC-III and MIMIC-IV name what they share differently.
-    optional: what is read where it is there.
+    needed: groups of names, of which exactly one must exist: MIMIC-III and MIMIC-IV name the same table differently.
+    optional: names of tables that are read where they exist.
     """
 
     needed: tuple[tuple[str, ...], ...]
@@ -56,71 +56,76 @@ HOSPITAL = TableSet(needed=(("admissions",), ("patients",)), optional=("diagnose
 NOTES = TableSet(needed=(("noteevents", "discharge"),), optional=("radiology", "admissions"))
 
 
-def find_tables(folder: Path, wanted: TableSet) -> dict[str, Path]:
-    """The files of `wanted` in `folder` or below, by the tables' names: `.csv` or `.csv.gz`, in any case.
+def find_tables(folder: Path, tables: TableSet) -> dict[str, Path]:
+    """Finds the files of `tables` in `folder` or below, by the tables' names: `.csv` or `.csv.gz`, in any case.
 
-    Raises RequestError when a needed one is missing or one is there twice.
+    Raises RequestError where a needed table is missing or a table has two files.
     """
     paths_of: dict[str, list[Path]] = {}
     for path in (path for depth in range(DEEPEST + 1) for path in folder.glob("*/" * depth + "*")):
         name = FILE_NAME.fullmatch(path.name.lower())
         is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if name is not None and name[1] in wanted.names and not is_hidden:
+        if name is not None and name[1] in tables.names and not is_hidden:
             paths_of.setdefault(name[1], []).append(path)
     for table, paths in paths_of.items():
         if len(paths) > 1:
             listed = " and ".join(str(path.relative_to(folder)) for path in sorted(paths))
             raise RequestError(
                 f"expected one table {table} in {folder}, found {len(paths)}: {listed}. "
-                f'Keep one of them there, or name the files, as in {{ {table} = "FILE", … }}'
+                f'Keep one of them, or name the files, as in {{ {table} = "FILE", … }}'
             )
-    check_names(paths_of, wanted, f"{folder} and up to {DEEPEST} folders below")
-    return {name: paths_of[name][0] for name in wanted.names if name in paths_of}
+    check_names(paths_of, tables, f"{folder} and up to {DEEPEST} folders below")
+    return {name: paths_of[name][0] for name in tables.names if name in paths_of}
 
 
-def check_names(given: Iterable[str], wanted: TableSet, place: str) -> None:
-    """Raises RequestError where `given` lacks a needed table, has one that is not known, or those of both MIMICs."""
-    given = set(given)
-    for group in wanted.needed:
-        there = [name for name in group if name in given]
-        if not there:
+def check_names(names: Iterable[str], tables: TableSet, source: str) -> None:
+    """Raises RequestError where `names` lack a needed table, have another one, or those of both MIMICs.
+
+    source: of the names, for errors.
+    """
+    names = set(names)
+    for group in tables.needed:
+        present = [name for name in group if name in names]
+        if not present:
             files = " or ".join(f"{name}.csv[.gz]" for name in group)
             raise RequestError(
-                f"expected the table {files} of MIMIC (in any case), found none in {place}. "
-                f"Found there of what is read: {', '.join(sorted(given)) or 'nothing'}. "
+                f"expected the table {files} of MIMIC (in any case), found none in {source}. "
+                f"Of the tables that are read it has: {', '.join(sorted(names)) or 'none'}. "
                 "Give the folder that holds the tables, or fetch this one"
             )
-        if len(there) > 1:
-            raise RequestError(f"expected the tables of one MIMIC, found {' and '.join(there)} in {place}. Choose one")
-    unknown = given.difference(wanted.names)
+        if len(present) > 1:
+            raise RequestError(
+                f"expected the tables of one MIMIC, found {' and '.join(present)} in {source}. Choose one"
+            )
+    unknown = names.difference(tables.names)
     if unknown:
-        raise RequestError(f"expected tables named {', '.join(wanted.names)}, found {', '.join(sorted(unknown))}")
+        raise RequestError(f"expected tables named {', '.join(tables.names)}, found {', '.join(sorted(unknown))}")
 
 
-def _located(wanted: TableSet, value: Any) -> Any:
-    """The tables of a recipe, resolved where possible: the folder becomes its files.
+def _located(tables: TableSet, value: Any) -> Any:
+    """Resolves the tables of a recipe where possible: a folder becomes its files.
 
     So a fingerprint covers the tables that a stage reads, and not the 33 GB beside them. The output of another stage,
-    and a folder that is not there or lacks a table, stay what they are, for `tables_of` and the plan: another stage of
-    the recipe may need no more than what is there.
+    and a folder that is missing or lacks a table, stay as they are, for `tables_of` and the plan: the stage that needs
+    the missing table may not be run.
     """
     try:
         if isinstance(value, dict):
-            check_names(value, wanted, "the setting")
+            check_names(value, tables, "the setting")
     except RequestError as error:
         raise ValueError(str(error)) from None
     if isinstance(value, str) and not isinstance(value, InputFile):
         folder = InputFile.parse(value)
-        if Path(folder).is_dir() and not any(table_problems("", folder, wanted)):
-            return {name: InputFile(path) for name, path in find_tables(Path(folder), wanted).items()}
+        if Path(folder).is_dir() and not any(table_problems("", folder, tables)):
+            return {name: InputFile(path) for name, path in find_tables(Path(folder), tables).items()}
     return value
 
 
-def table_problems(key: str, setting: "Tables", wanted: TableSet) -> Iterator[tuple[str, str]]:
-    """What is wrong with a folder that is there, as `Settings.input_problems`."""
+def table_problems(key: str, setting: "Tables", tables: TableSet) -> Iterator[tuple[str, str]]:
+    """Yields the problem of a folder that exists, as `Settings.input_problems` does."""
     if isinstance(setting, InputFile) and Path(setting).is_dir():
         try:
-            find_tables(Path(setting), wanted)
+            find_tables(Path(setting), tables)
         except RequestError as error:
             yield key, str(error)
 
@@ -135,21 +140,21 @@ NoteTables = Annotated[Tables, BeforeValidator(partial(_located, NOTES))]
 """A setting: a folder of MIMIC with its notes, or those files by name."""
 
 
-def tables_of(setting: Tables, wanted: TableSet) -> dict[str, Path]:
-    """The files that a setting names. Raises RequestError as `find_tables` does."""
+def tables_of(setting: Tables, tables: TableSet) -> dict[str, Path]:
+    """Returns the files that a setting names. Raises RequestError as `find_tables` does."""
     if isinstance(setting, dict):
         return {name: Path(path) for name, path in setting.items()}
-    return find_tables(Path(setting), wanted)
+    return find_tables(Path(setting), tables)
 
 
 def note_version(tables: Collection[str]) -> Version:
-    """Whose notes these are."""
+    """Returns the version of MIMIC that has these tables of notes."""
     return "III" if "noteevents" in tables else "IV"
 
 
 IDS = ("subject_id", "hadm_id")
 NUMBERS = ("hospital_expire_flag", "iserror", "icd_version", "anchor_age", "anchor_year")
-"""Which may have been through floats as well, and are given as text in the same form."""
+"""Columns that may have been through floats, as ids may, and are text in the same form."""
 FLAGS = NUMBERS[:2]
 TIMES = ("admittime", "dischtime", "deathtime", "charttime", "storetime")
 DAYS = ("chartdate", "dob", "dod")
@@ -165,11 +170,11 @@ BLOCK_ROWS = 2048
 ROW = "row"
 """The column with the number of a row: the header is row 1, and a text over several lines is one row."""
 FAULT = "fault"
-"""The column with what is wrong with a row that is kept; empty where nothing is."""
+"""The column with the fault of a row that is kept; empty without one."""
 
 
 def read_table(file: Path, columns: Sequence[str], rejects: Rejects, lenient: Collection[str] = ()) -> "pd.DataFrame":
-    """All rows of a table that fits into memory, as `read_blocks` gives them; counted as used while they come in."""
+    """Reads all rows of a table that fits into memory, as `read_blocks` does, and counts them as used."""
     import pandas as pd
 
     blocks = []
@@ -187,9 +192,9 @@ def read_blocks(
     columns: by their names in lower case; a block has these and `row`. Ids and text are strings, empty where missing;
         times and days are timestamps to the second, null where missing.
     reject: takes the rows that cannot be used; the caller counts the used ones.
-    lenient: columns whose faults cost a row its value alone; what is wrong stands in the column `fault` of the block,
-        as it does of a damaged row whose other columns can be read.
-    Raises RequestError for what concerns the whole file: missing, damaged, without a column, without rows.
+    lenient: columns whose faults cost a row only that value; the column `fault` of the block has the reason, also of a
+        damaged row whose other columns can be read.
+    Raises RequestError for a file that is missing or damaged, or has no such column or no rows.
     """
     import pandas as pd
 
@@ -201,7 +206,7 @@ def read_blocks(
                 f"{len(names)} columns. Give the table as MIMIC has it."
             )
     table = Table(path=InputFile(file), format="csv", columns=[names.index(column) for column in columns])
-    essential = [place for place, name in enumerate(columns) if name not in lenient]
+    essential = [position for position, name in enumerate(columns) if name not in lenient]
     stream = islice(enumerate(rows(table, []), 2), first_block * BLOCK_ROWS, None)
     for block in blocks_of(stream, BLOCK_ROWS):
         records, faults = [], []
@@ -211,17 +216,17 @@ def read_blocks(
             elif isinstance(row, Record):
                 records.append((number, *row.values))
                 faults.append("")
-            elif lenient and row.values and all(row.values[place] for place in essential):
+            elif lenient and row.values and all(row.values[position] for position in essential):
                 records.append((number, *row.values))
                 faults.append(row.reason)
             else:
                 reject(row.file, number, row.reason)
-        found = pd.DataFrame(records, columns=[ROW, *columns])
-        yield _parsed(found.assign(**{FAULT: pd.Series(faults, dtype=object)}), file, reject, lenient)
+        frame = pd.DataFrame(records, columns=[ROW, *columns])
+        yield _parsed(frame.assign(**{FAULT: pd.Series(faults, dtype=object)}), file, reject, lenient)
 
 
 def _parsed(block: "pd.DataFrame", file: Path, reject: Reject, lenient: Collection[str]) -> "pd.DataFrame":
-    """The block with each column as what it is by its name, without the rows where that fails in no `lenient` one."""
+    """Parses the columns by their names; drops the rows where that fails in a column that is not `lenient`."""
     import pandas as pd
 
     is_wrong, faults = block[ROW].isna(), block.pop(FAULT)
@@ -229,15 +234,15 @@ def _parsed(block: "pd.DataFrame", file: Path, reject: Reject, lenient: Collecti
         text, is_day = block[name].astype(str), name in DAYS
         if is_day or name in TIMES:
             exact = text.where((text.str.len() != DAY_LENGTH) | (not is_day), text + MIDNIGHT)
-            exact = exact.where(exact.str.len() == TIME_LENGTH)  # pandas takes other ways of writing, too
+            exact = exact.where(exact.str.len() == TIME_LENGTH)  # pandas takes other forms, too
             times = pd.to_datetime(exact, format=TIME_FORMAT, errors="coerce").astype("datetime64[s]")
             block[name] = times.dt.floor("D") if is_day else times
         elif name in IDS + NUMBERS:
-            found = block[name] = text.map(_exact_id)
+            ids = block[name] = text.map(_exact_id)
             if name in FLAGS:  # a flag that is True, or 2, would be taken for one that is not set
-                block[name] = found.where(found.isin(["", "0", "1"]))
+                block[name] = ids.where(ids.isin(["", "0", "1"]))
             elif name in NUMBERS:
-                block[name] = found.where((found == "") | pd.to_numeric(found, errors="coerce").notna())
+                block[name] = ids.where((ids == "") | pd.to_numeric(ids, errors="coerce").notna())
         wrong = block[name].isna() & (text != "") & ~is_wrong
         if name in lenient:
             faults = faults.mask(wrong & (faults == ""), f"{name} is no {FORMS.get(name)}")
@@ -249,7 +254,7 @@ def _parsed(block: "pd.DataFrame", file: Path, reject: Reject, lenient: Collecti
 
 
 def _exact_id(text: str) -> str | None:
-    """An id in its one form; None for a rounded one."""
+    """Returns an id in its one form; None for a rounded one."""
     try:
         return canonical_id(text)
     except ValueError:
@@ -257,7 +262,7 @@ def _exact_id(text: str) -> str | None:
 
 
 def columns_of(file: Path) -> list[str]:
-    """The names of a table's columns in lower case; none of an empty file."""
+    """Returns the names of a table's columns in lower case; none for an empty file."""
     with open_input(str(file)) as stream, refuse_damaged(str(file)):
         header, _, fault = next(text_lines(str(file), stream), ("", "", None))
     if fault is not None:
@@ -266,7 +271,7 @@ def columns_of(file: Path) -> list[str]:
 
 
 def version_of(patients: Path) -> Version:
-    """Whose table of patients it is: MIMIC-III knows the day of birth, MIMIC-IV an anchor's age."""
+    """Returns the version of MIMIC by its table of patients: III has the day of birth, IV the age in an anchor year."""
     columns = columns_of(patients)
     if "dob" in columns:
         return "III"

@@ -1,28 +1,26 @@
 """Selection of notes: rows of MIMIC's tables by settings, admission and time; rows of other tables by their kind.
 
-A model reads the kind of notes that it was trained on. All of a hospital's notes read together give other risks.
+A model reads the kind of notes that it was trained on; other notes of a hospital give other risks.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from numbers import Real
+from numbers import Integral
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-from numpy.typing import NDArray
 
-from bertrelay.data.records import MISSING_WORDS, canonical_id
+from bertrelay.data.readers import is_unicode
+from bertrelay.data.records import MISSING_WORDS, canonical_id, is_missing
 from bertrelay.data.tables import ABSENT
 from bertrelay.errors import RequestError
 from bertrelay.progress import log
-from domain.clinical.admissions import STAY
-from domain.clinical.cohort import COHORT, MEMBERS, STAYS
 from domain.clinical.mimic import IDS, ROW, TIME_FORMAT, read_blocks
 from domain.clinical.settings import MORTALITY, READMISSION, ModelDescription, NotesSettings
+from domain.clinical.stage_files import COHORT, MEMBERS, STAY, STAYS, as_label, read_columns
 
 COLUMNS = {
     "noteevents": (*IDS, "chartdate", "charttime", "storetime", "category", "description", "iserror", "text"),
@@ -30,11 +28,10 @@ COLUMNS = {
     "radiology": (*IDS, "note_type", "charttime", "storetime", "text"),
 }
 REPORT, ADDENDUM, OTHER = 0, 1, 2
-"""Kinds of notes: a discharge summary, what was added to one later, and all else."""
+"""Kinds of notes: a discharge summary, an addendum to one, and all others."""
 LAST_SECOND = np.timedelta64(86_399, "s")
-"""Of a day. A note dated by its day alone may have been written as late as that."""
+"""Time of day at which a note that has only a date may have been written at the latest."""
 
-CHANGED = "Give it as the stage domain.cohort writes it."
 UNKNOWN, NO_TEXT = "of an admission that the table of admissions does not have", "without text"
 NO_ID, OUTSIDE = "without a HADM_ID", "of an admission outside the cohort"
 BY_DAY, NOT_STORED = "dated by the day alone", "without a store time"
@@ -43,120 +40,95 @@ FAR_DAYS = 30
 FAR = f"dated over {FAR_DAYS} days before the admission or after the discharge"
 KEPT_FAR = f"{FAR}, kept"
 WITH_OUTCOME = "with the outcome: "
-"""Before a reason: how many of the notes left out for it are of a stay with the outcome."""
-
-
-WORDS_SHOWN = frozenset(["", "0", "1", "f", "false", "n", "no", "t", "true", "y", "yes"])
-SHOWN_VALUES = 8
+"""Before a reason, in a count of the notes left out for it that are of a stay with the outcome."""
 
 
 class Stays(NamedTuple):
-    """The stays of a cohort, numbered from 0, and the admissions that each is made of.
+    """The stays of a cohort, numbered from 0, and the admissions that they are made of.
 
-    table: a row for each stay, with `ends`, at death where that is before the discharge, as papers may take days; and
-        `cut_off`, that of early notes.
-    admissions: the row and number (`stay`) of the stay of each hadm_id, which is the index.
-    known: every hadm_id that the hospital knows; None without that table.
-    outcome: the column of `table` that says which stays have the outcome; None where the cohort has no such column.
+    table: a row for each stay, with `ends`, its discharge, or its death where that is earlier (a discharge on paper may
+        take days), and `cut_off`, the end of early notes.
+    admissions: by hadm_id the row and the number (`stay`) of the stay.
+    registered: every hadm_id of the table of admissions; None without that table.
+    outcome: the column of `table` that is true for stays with the outcome; None where the cohort has no such column.
     """
 
     table: pd.DataFrame
     admissions: pd.DataFrame
-    known: frozenset[str] | None
+    registered: frozenset[str] | None
     outcome: str | None = None
 
 
 def read_stays(settings: NotesSettings, admissions: Path | None) -> Stays:
-    """The stays in the folder that a cohort's stage wrote. Raises RequestError where it is no such one."""
+    """Reads the stays in the folder that a cohort's stage wrote.
+
+    Raises RequestError where a file of it is missing or has something else than that stage writes.
+    """
     cohort, file = Path(settings.cohort), STAYS if settings.stays == "all" else COHORT
-    try:
-        stays, members = (pd.read_parquet(cohort / name).reset_index(drop=True) for name in (file, MEMBERS))
-        stays[list(IDS)] = stays[list(IDS)].map(canonical_id)
-        members = members[["hadm_id", STAY]].map(canonical_id)
-    except (OSError, KeyError, pa.ArrowException) as error:
-        raise RequestError(
-            f"cohort: expected a folder with {file} and {MEMBERS}, as the stage domain.cohort writes them, found "
-            f"{type(error).__name__} at {cohort}. Give its output, @cohort in a recipe."
-        ) from None
-    except ValueError as error:  # of an id
-        raise RequestError(f"cohort: expected ids in {cohort}, found {error}. {CHANGED}") from None
-    if stays["hadm_id"].duplicated().any() or members["hadm_id"].duplicated().any():
-        raise RequestError(f"cohort: expected each hadm_id once in {cohort}, found one in several rows. {CHANGED}")
-    if "next_stay_at" not in stays:
-        raise RequestError(
-            f"cohort: expected a column next_stay_at in {cohort / file}, found none; an older edition wrote it. "
-            "Make the cohort again with the stage domain.cohort."
-        )
+    for name in (file, MEMBERS):
+        if not (cohort / name).is_file():
+            raise RequestError(
+                f"cohort: expected a folder with {file} and {MEMBERS}, as the stage domain.cohort writes them, found "
+                f"no {name} in {cohort}. Give its output, @cohort in a recipe."
+            )
+    label = (MORTALITY if settings.stays == "all" else READMISSION).labels[0]
+    columns = ("subject_id", "hadm_id", "admitted_at", "discharged_at", "next_stay_at", "split")
+    stays = read_columns(cohort / file, columns, optional=("died_at", label))
+    members = read_columns(cohort / MEMBERS, ("hadm_id", STAY))
     if stays.empty:
         raise RequestError(f"cohort: expected stays in {cohort / file}, found none. Look at its flow.csv.")
     ends = [name for name in ("discharged_at", "died_at") if name in stays]
     stays = stays.astype(dict.fromkeys(["admitted_at", "next_stay_at", *ends], "datetime64[s]"))
     cut_off = stays["admitted_at"] + np.timedelta64(settings.hours, "h")
     stays = stays.assign(stay=range(len(stays)), ends=stays[ends].min(axis=1), cut_off=cut_off)
-    known = None
+    registered = None
     if admissions is not None:
         blocks = read_blocks(admissions, ("hadm_id",), lambda *_: None)  # the cohort's stage has logged them
-        known = frozenset(hadm_id for block in blocks for hadm_id in block["hadm_id"])
+        registered = frozenset(hadm_id for block in blocks for hadm_id in block["hadm_id"])
     of_members = members.merge(stays.rename(columns={"hadm_id": STAY}), on=STAY)
-    label = (MORTALITY if settings.stays == "all" else READMISSION).labels[0]
     if label in stays:
         as_label(stays[label], cohort)
-    return Stays(stays, of_members.set_index("hadm_id"), known, label if label in stays else None)
-
-
-def as_label(column: pd.Series, cohort: Path) -> NDArray[np.bool_]:
-    """A column as booleans. Raises RequestError for all else than booleans and 0 or 1, with the counts of values.
-
-    Values are shown where they are numbers or words for yes and no: another column may hold a patient's text.
-    """
-    is_label = column.map(
-        lambda value: isinstance(value, bool | np.bool_) or (isinstance(value, Real) and value in (0, 1))
-    )
-    if is_label.all():
-        return column.to_numpy(np.bool_)
-    others = column[~is_label].map(
-        lambda value: repr(value) if isinstance(value, Real) or _is_word(value) else "other text"
-    )
-    counts = ", ".join(f"{count:,} × {value}" for value, count in others.value_counts().head(SHOWN_VALUES).items())
-    raise RequestError(
-        f"cohort: expected {column.name} in {cohort} as booleans, or 0 and 1, found {len(others):,} of "
-        f"{len(column):,} otherwise: {counts}. Text is no label, as any would be true: write booleans"
-    )
-
-
-def _is_word(value: object) -> bool:
-    return isinstance(value, str) and value.strip().casefold() in WORDS_SHOWN
+    return Stays(stays, of_members.set_index("hadm_id"), registered, label if label in stays else None)
 
 
 def choose_notes(
     rows: pd.DataFrame, table: str, stays: Stays, settings: NotesSettings
 ) -> tuple[pd.DataFrame, Counter[str]]:
-    """The notes of a block of `table` that the settings name, and counts of the others by reason.
+    """Selects the notes of a block of `table` that the settings name; counts the others by reason.
 
-    Columns: stay, hadm_id, kind, at (as text, None where unknown), order, text.
+    Returns columns as the fields of `Note`. A note counts from the time at which it was written, the later of its chart
+    and store time; one that has only a date, from the end of that day. With a discharge on day 10, 48 hours after it
+    and the next admission on day 12 at 08:00:
+
+        chart time      store time      written         result
+        day 11          none            day 11, 23:59   kept
+        day 11, 12:00   day 12, 07:59   day 12, 07:59   kept
+        day 11, 12:00   day 12, 08:00   day 12, 08:00   written after the next admission began
+        day 12          none            day 12, 23:59   written after the next admission began
+        day 14          none            day 14, 23:59   written too long after the discharge, without a next admission
     """
-    of = stays.admissions.reindex(rows["hadm_id"]).set_index(rows.index)
+    stay = stays.admissions.reindex(rows["hadm_id"]).set_index(rows.index)
     kinds, is_radiology = _kinds(rows, table)
     charted, written, by_day = _times(rows, table)
-    is_early, is_late = settings.input == "early", written >= of["cut_off"]
-    hours, returned_at = settings.after_discharge_hours, of["next_stay_at"]
+    is_early, is_late = settings.input == "early", written >= stay["cut_off"]
+    hours, returned_at = settings.after_discharge_hours, stay["next_stay_at"]
     if settings.cut == "discharge":  # a later return moves no cut, not even on the day of the discharge
-        hours, returned_at = 0, returned_at.where(returned_at <= of["ends"])
-    until = of["ends"] + np.timedelta64(round(hours * 3600), "s")
+        hours, returned_at = 0, returned_at.where(returned_at <= stay["ends"])
+    until = stay["ends"] + np.timedelta64(round(hours * 3600), "s")
     until = until.mask(by_day, until.dt.floor("D") + LAST_SECOND)
     reasons = {
         "marked as an error": _equals(rows, "iserror", "1"),
         NO_ID: rows["hadm_id"] == "",
         "no discharge summary": (not is_early) & (kinds == OTHER) & ~(is_radiology & settings.radiology),
         "a discharge summary": is_early & (kinds != OTHER),
-        UNKNOWN: ~rows["hadm_id"].isin(rows["hadm_id"] if stays.known is None else stays.known),
-        OUTSIDE: of["stay"].isna(),
-        "of another subject than the admission": of["subject_id"] != rows["subject_id"],
-        "of a stay that ended before the cut-off": is_early & ~(of["ends"] > of["cut_off"]),
+        UNKNOWN: ~rows["hadm_id"].isin(rows["hadm_id"] if stays.registered is None else stays.registered),
+        OUTSIDE: stay["stay"].isna(),
+        "of another subject than the admission": stay["subject_id"] != rows["subject_id"],
+        "of a stay that ended before the cut-off": is_early & ~(stay["ends"] > stay["cut_off"]),
         "without time and date": written.isna(),
         "written after the next admission began": written >= returned_at,
         "written too long after the discharge": (not is_early) & (written > until),
-        "charted after the cut-off": is_early & is_late & (charted >= of["cut_off"]),
+        "charted after the cut-off": is_early & is_late & (charted >= stay["cut_off"]),
         "charted before the cut-off and stored after it": is_early & is_late,
         NO_TEXT: rows["text"].str.strip().isin({"", *MISSING_WORDS}),
     }
@@ -164,21 +136,21 @@ def choose_notes(
     is_kept = why == ""
     counts = Counter({reason: int((why == reason).sum()) for reason in reasons})
     far = np.timedelta64(FAR_DAYS, "D")
-    is_far = (charted < of["admitted_at"] - far) | (charted > of["ends"] + far)
-    facts = {BY_DAY: by_day, NOT_STORED: rows["storetime"].isna(), ON_RETURN: written >= of["next_stay_at"]}
+    is_far = (charted < stay["admitted_at"] - far) | (charted > stay["ends"] + far)
+    facts = {BY_DAY: by_day, NOT_STORED: rows["storetime"].isna(), ON_RETURN: written >= stay["next_stay_at"]}
     facts[KEPT_FAR] = is_far
     counts |= {fact: int((is_kept & is_so).sum()) for fact, is_so in facts.items()} | {FAR: int(is_far.sum())}
     if stays.outcome is not None:
-        has_outcome = of[stays.outcome].eq(True)
+        has_outcome = stay[stays.outcome].eq(True)
         counts |= {WITH_OUTCOME + reason: int((has_outcome & (why == reason)).sum()) for reason in reasons}
     at = charted.dt.strftime(TIME_FORMAT).astype(object).where(charted.notna(), None)  # pandas' own varies by block
-    notes = rows[["hadm_id"]].assign(kind=kinds, at=at, order=rows[ROW], text=rows["text"])
-    notes.insert(0, "stay", of["stay"].fillna(-1).astype(int))
+    notes = rows[["hadm_id"]].assign(kind=kinds, charted=at, row=rows[ROW], text=rows["text"])
+    notes.insert(0, "stay", stay["stay"].fillna(-1).astype(int))
     return notes[is_kept], counts
 
 
 def _kinds(rows: pd.DataFrame, table: str) -> tuple["pd.Series[int]", "pd.Series[bool]"]:
-    """The kind of each note, and whether it is a radiology report."""
+    """Returns the kind of each note, and marks the radiology reports."""
     if table == "noteevents":
         is_radiology, is_report = _equals(rows, "category", "radiology"), _equals(rows, "category", "discharge summary")
         is_addendum = _equals(rows, "description", "addendum")
@@ -190,16 +162,16 @@ def _kinds(rows: pd.DataFrame, table: str) -> tuple["pd.Series[int]", "pd.Series
 
 
 def _equals(rows: pd.DataFrame, column: str, value: str) -> "pd.Series[bool]":
-    """Where a column is `value`, in any case and with any space around it; nowhere in a table without it."""
+    """Marks the rows whose `column` is `value`, in any case and with any space around it; none without the column."""
     return rows[column].str.strip().str.lower() == value if column in rows else pd.Series(False, rows.index)
 
 
 def _times(
     rows: pd.DataFrame, table: str
 ) -> tuple["pd.Series[pd.Timestamp]", "pd.Series[pd.Timestamp]", "pd.Series[bool]"]:
-    """When each note was charted and when it was written, and where only the day is known, at the end of which it is.
+    """Returns the times at which notes were charted and written, and marks those that have only a date.
 
-    Written is the later of chart and store time: a note speaks of the one, and could be read from the other on.
+    Written is the later of chart and store time: a note describes the first, and could be read from the second on.
     """
     charted, stored = rows["charttime"], rows["storetime"]
     if table == "noteevents":
@@ -214,14 +186,14 @@ def _times(
 
 
 MARKS = ("category", "note_type", "iserror")
-"""Columns, in any case, that say what a row is: MIMIC-III's category, MIMIC-IV's note_type, and what is an error."""
+"""Columns, in any case, with the kind of a row (MIMIC-III's category, MIMIC-IV's note_type) or the mark of an error."""
 KINDS = {"category": {"discharge summary"}, "note_type": {"ds", "ad"}}
-"""Of each column the values of discharge summaries and their addenda."""
+"""By column the values of discharge summaries and their addenda."""
 ERRORS = {"1", "1.0", "true"}
 
 
 class NoteKinds:
-    """Chooses the rows that a model of these settings reads, and counts the others by their reason.
+    """Selects the rows that a model with `description` reads, and counts the others by reason.
 
     name: of the table, for errors.
     """
@@ -232,7 +204,7 @@ class NoteKinds:
         self._of_left_out, self._is_raw = set[str](), False
 
     def reads(self, marks: Mapping[str, Any], identifier: object) -> bool:
-        """Whether a row is read; marks: its values in `MARKS`, `ABSENT` where the table has no such column.
+        """Returns true for a row that is read; marks: its values in `MARKS`, `ABSENT` without such a column.
 
         identifier: of its admission.
 
@@ -266,7 +238,7 @@ class NoteKinds:
         return "which its folder does not name"
 
     def check(self, read: int, admissions: Collection[str]) -> None:
-        """Logs what was left out, and what such a table does not say. Raises RequestError where nothing was read.
+        """Logs the rows that were left out, and the limits of such a table. Raises RequestError where none was read.
 
         admissions: those of which a row was read.
         """
@@ -279,11 +251,35 @@ class NoteKinds:
         if listed:
             every = read + self.left_out.total()
             without = len(self._of_left_out - {*admissions, ""})
-            alone = f"; {without:,} admissions have no other rows, and so no score" if without else ""
-            log(f"left out {self.left_out.total():,} of {every:,} rows, which the model does not read: {listed}{alone}")
+            lost = f"; {without:,} admissions have no other rows, and so no score" if without else ""
+            log(f"left out {self.left_out.total():,} of {every:,} rows, which the model does not read: {listed}{lost}")
         if self._is_raw:
             log(
                 f"warning: the model was trained on {self._description.cut or 'text that ends at a cut'}; {self._name} "
                 "has not the times for that, so that notes written later, which may name the outcome, are read too, in "
                 "the order of the rows; the stage domain.notes writes texts as in training (score them with --cleaned)"
             )
+
+
+def note_of_row(identifier: object, text: object) -> tuple[str, str]:
+    """Returns the id of the admission, in its one form, and the text, empty where it is missing.
+
+    Raises ValueError with the reason, and nothing of the row, for one that cannot be used.
+    """
+    name = canonical_id(identifier)
+    if not name:
+        raise ValueError("no id of an admission")
+    if not isinstance(text, str) and not is_missing(text):
+        raise ValueError("a note that is something other than text")
+    note = text if isinstance(text, str) and text.strip() not in MISSING_WORDS else ""
+    if not is_unicode((name, note)):
+        raise ValueError("text that is not valid Unicode (half of a surrogate pair)")
+    return name, note
+
+
+def warn_of_mixed_ids(column: str, kinds: Iterable[type]) -> None:
+    """Logs that the ids of a column are of several types, of which 7, 7.0 and "7" are the same id."""
+    names = {"text": str, "whole numbers": Integral, "numbers with a point": object}
+    mixed = sorted({next(name for name, base in names.items() if issubclass(kind, base)) for kind in kinds})
+    if len(mixed) > 1:
+        log(f'{column}: some ids are {", others ".join(mixed)}; 7, 7.0 and "7" are taken for one admission')

@@ -1,34 +1,30 @@
-"""The stage `domain.notes`: the notes of each stay of a cohort, cleaned, in order, as one text with its sections.
+"""The stage `domain.notes`: the notes of each stay of a cohort, cleaned, in order, as one text.
 
-Tables of notes are streamed once, and the notes that are kept go block by block into a database in the stage's folder;
-then texts are put together in shards of stays. So memory depends on neither the table nor the cohort, and a killed run
-resumes at the block or shard it was at.
+Tables of notes are streamed once; what is kept goes into a store in the stage's folder, which sorts it. Then texts are
+put together in shards of stays, so that memory does not grow with tables or cohort. A killed run reads the tables
+again, and keeps the shards that were complete.
 """
 
-import json
-import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from shutil import rmtree
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bertrelay.compute.work import Work, whole_span
-from bertrelay.data.records import Rejects
+from bertrelay.data.records import Rejects, log_copies
 from bertrelay.data.shards import Span, cut_spans
 from bertrelay.errors import RequestError
-from bertrelay.files import atomic_write, read_json, write_json, write_text
+from bertrelay.files import atomic_write, write_json, write_text
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.inference.run_model import fill_shards
 from bertrelay.progress import Bar, log
 from bertrelay.stage import Metrics, StageContext, run_alone
 from domain.clinical import note_selection
-from domain.clinical.cleaning import BETWEEN, TOKENS, clean, find_sections
-from domain.clinical.cohort import SPLITS
+from domain.clinical.cleaning import BETWEEN, TOKENS, clean
 from domain.clinical.mimic import NOTES, note_version, read_blocks, tables_of
 from domain.clinical.note_selection import (
     BY_DAY,
@@ -44,35 +40,35 @@ from domain.clinical.note_selection import (
     Stays,
     choose_notes,
 )
-from domain.clinical.records import digest_of, log_copies, note_database, sort_notes, stays_of
+from domain.clinical.note_store import Note, NoteStore, open_note_store
 from domain.clinical.settings import FLOW, NOT_IN_IV, NOTES_ABOUT, NotesSettings, in_words
+from domain.clinical.stage_files import NOTES_FILE, SPLITS, marked
 
-NOTES_FILE, ABOUT_FILE, INPUTS = "notes.parquet", NOTES_ABOUT, "inputs.json"
 READ, KEPT, COPIES = "rows that were read", "kept", "a copy of another note"
 FACTS = (READ, KEPT, BY_DAY, NOT_STORED, ON_RETURN, FAR, KEPT_FAR)
 """Counts that are no reasons to leave a note out."""
 OF_NO_STAY = (NO_ID, UNKNOWN, OUTSIDE, COPIES)
-"""Reasons whose notes are of no stay of the cohort, or of one whose text keeps them."""
+"""Reasons whose notes are of no stay of the cohort, or are in its text already."""
 BY_DAY_WHOLE = " (of notes dated by their day alone, until that day ends)"
 SHARD_CHARACTERS = 16 << 20
-"""Of text that is put together at once."""
+"""Characters of a shard of texts."""
 BLOCKS_SHOWN = 50
-"""Between two lines of progress."""
-SECTION = pa.struct({"start": pa.int32(), "end": pa.int32(), "name": pa.string()})
-TEXT_SCHEMA = pa.schema(
-    {
-        "hadm_id": pa.string(),
-        "subject_id": pa.string(),
-        "text": pa.string(),
-        "sections": pa.list_(SECTION),
-        "n_notes": pa.int32(),
-        "split": pa.string(),
-    }
+"""Blocks between two lines of progress."""
+TEXT_SCHEMA = marked(
+    pa.schema(
+        {
+            "hadm_id": pa.string(),
+            "subject_id": pa.string(),
+            "text": pa.string(),
+            "n_notes": pa.int32(),
+            "split": pa.string(),
+        }
+    )
 )
 
 
 def write_notes(settings: NotesSettings, folder: Path) -> Metrics:
-    """The stage outside of a recipe: writes into `folder`; killed and called again, it resumes."""
+    """Runs the stage outside of a recipe: writes into `folder`; killed and called again, it resumes."""
     return run_alone(run, settings, folder, sensitive=True)
 
 
@@ -91,19 +87,17 @@ def run(settings: NotesSettings, context: StageContext) -> Metrics:
         raise RequestError(NOT_IN_IV)
     if settings.radiology and version == "IV" and "radiology" not in tables:
         raise RequestError("radiology: there is no table radiology.csv[.gz]. Fetch it, or leave it out.")
-    wanted = ["noteevents"] if version == "III" else ["discharge", *["radiology"] * settings.radiology]
+    names = ["noteevents"] if version == "III" else ["discharge", *["radiology"] * settings.radiology]
     stays = note_selection.read_stays(settings, tables.get("admissions"))
-    _begin(settings, tables, context)
-    counts = Counter[str]()
-    columns = "digest BLOB, hadm_id TEXT, kind INT, at TEXT, place INT,"
-    with note_database(context.work / "notes.sqlite", columns) as store:
-        store.execute("PRAGMA temp_store = MEMORY")  # nothing lies outside the stage's folder
-        store.execute("CREATE UNIQUE INDEX IF NOT EXISTS once ON notes (hadm_id, kind, IFNULL(at, ''), digest)")
-        store.execute("CREATE TABLE IF NOT EXISTS blocks (source TEXT, number INT, facts TEXT)")
+    counts = Counter[str]({READ: 0, KEPT: 0, COPIES: 0})
+    with open_note_store(context.work / "sorting") as store:
         with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
-            for name in wanted:
+            for name in names:
                 counts.update(store_notes(store, name, tables[name], stays, settings, rejects))
-        written = _write_texts(store, stays.table, context)
+        sizes = store.sort()
+        counts[COPIES] = counts[KEPT] - len(store)
+        counts[KEPT] = len(store)
+        written = _write_texts(store, sizes, stays.table, _inputs(settings, tables, context), context)
     in_texts = int(written["n_notes"].sum())
     counts[NO_TEXT] += counts[KEPT] - in_texts
     counts[KEPT] = in_texts
@@ -120,7 +114,7 @@ def run(settings: NotesSettings, context: StageContext) -> Metrics:
     flow = _flow(counts, reasons, stays, table, without, is_early=is_early)
     write_text(context.output / FLOW, flow.to_csv(index=False))
     write_text(context.output / "tokens.txt", "".join(token + "\n" for token in TOKENS))
-    write_json(context.output / ABOUT_FILE, about)
+    write_json(context.output / NOTES_ABOUT, about)
     metrics: Metrics = {"rows": counts[READ], "notes": in_texts, "stays": len(written)}
     metrics |= {f"stays/{split}": int((written["split"] == split).sum()) for split in SPLITS}
     metrics |= {f"left_out/{reason}": count for reason, count in reasons.items()}
@@ -132,7 +126,7 @@ def _is_reason(name: str) -> bool:
 
 
 def _cut(settings: NotesSettings) -> str:
-    """Says where the texts end, and whether that depends on what happens later."""
+    """Describes the end of the texts, and its dependence on later events."""
     if settings.input == "early":
         return f"text of the first {settings.hours} hours, the same cut for all stays"
     if settings.cut == "discharge":
@@ -144,11 +138,11 @@ def _cut(settings: NotesSettings) -> str:
 
 
 def _cost(stays: pd.DataFrame, without: pd.DataFrame, outcome: str | None, what: str) -> str:
-    """Says how many stays are `without` text and why, and how many of them have the outcome, beside all."""
+    """Describes the stays that are `without` text, `what` they are, and the fraction of them with the outcome."""
     cost = f"{len(without):,} of {len(stays):,} stays are {what}"
     if outcome is None or without.empty:
         return cost
-    shares = [(each[outcome].eq(True).sum(), each[outcome].eq(True).mean()) for each in (without, stays)]
+    shares = [(table[outcome].eq(True).sum(), table[outcome].eq(True).mean()) for table in (without, stays)]
     (count, share), (_, of_all) = shares
     return f"{cost}, {count:,} of them {in_words(outcome)} ({share:.1%}, of all stays {of_all:.1%})"
 
@@ -162,20 +156,20 @@ def _flow(
     *,
     is_early: bool,
 ) -> pd.DataFrame:
-    """The rows of `flow.csv`.
+    """Makes the rows of `flow.csv`.
 
-    table: the stays whose text is asked for; without: those of them that have none.
+    table: the stays that may have a text; without: those of them that have none.
     """
 
-    def of_stays(step: str, some: pd.DataFrame, notes: int | None = None) -> tuple[object, ...]:
-        known = None if stays.outcome is None else int(some[stays.outcome].eq(True).sum())
-        return step, notes, None, len(some), known
+    def of_stays(step: str, part: pd.DataFrame, notes: int | None = None) -> tuple[object, ...]:
+        with_outcome = None if stays.outcome is None else int(part[stays.outcome].eq(True).sum())
+        return step, notes, None, len(part), with_outcome
 
     def of_notes(step: str, count: int, reason: str = "") -> tuple[object, ...]:
         is_registered = reason in reasons and reason not in OF_NO_STAY and stays.outcome is not None
         return step, count, counts[WITH_OUTCOME + reason] if is_registered else None, None, None
 
-    kept = table.drop(without.index)
+    with_text = table.drop(without.index)
     unusable = counts[READ] - counts[KEPT] - sum(reasons.values())
     rows: list[tuple[object, ...]] = [
         of_stays("of the cohort", stays.table),
@@ -184,86 +178,65 @@ def _flow(
         of_notes(READ, counts[READ]),
         *(of_notes(f"left out: {reason}", count, reason) for reason, count in reasons.items()),
         of_notes("left out: cannot be used (rejects.jsonl)", unusable),
-        of_stays(KEPT, kept, counts[KEPT]),
+        of_stays(KEPT, with_text, counts[KEPT]),
         *(of_notes(f"kept, {what}", counts[what]) for what in (BY_DAY, NOT_STORED, ON_RETURN)),
         *(of_notes(what, counts[what]) for what in (FAR, KEPT_FAR)),
         of_stays("left without text", without),
     ]
-    for step, some in {"left without text": without, "kept": kept}.items():
-        rows += [of_stays(f"{step}, {split}", some[some["split"] == split]) for split in SPLITS]
+    for step, part in {"left without text": without, "kept": with_text}.items():
+        rows += [of_stays(f"{step}, {split}", part[part["split"] == split]) for split in SPLITS]
     outcome = stays.outcome or "with_outcome"
     return pd.DataFrame(rows, columns=["step", "notes", f"notes_{outcome}", "stays", f"stays_{outcome}"], dtype=object)
 
 
-def _begin(settings: NotesSettings, tables: Mapping[str, Path], context: StageContext) -> None:
-    """Keeps the work of a killed run of these settings and files, and no other: its notes were chosen otherwise."""
+def _inputs(settings: NotesSettings, tables: Mapping[str, Path], context: StageContext) -> str:
+    """Returns a fingerprint of the settings and files that decide the texts."""
     digests = Digests(context.cache.folder / "digests.json")
     files = {name: digests.of(path) for name, path in {**tables, "cohort": Path(settings.cohort)}.items()}
-    chosen_by = {"inputs": fingerprint(settings.model_dump(exclude={"mimic", "cohort"}) | files)}
-    context.work.mkdir(parents=True, exist_ok=True)
-    if read_json(context.work / INPUTS) != chosen_by:
-        for path in context.work.glob("notes.*"):  # database, its journal, shards
-            rmtree(path) if path.is_dir() else path.unlink()
-        write_json(context.work / INPUTS, chosen_by)
+    return fingerprint(settings.model_dump(exclude={"mimic", "cohort"}) | files)
 
 
 def store_notes(
-    store: sqlite3.Connection, table: str, file: Path, stays: Stays, settings: NotesSettings, rejects: Rejects
+    store: NoteStore, table: str, file: Path, stays: Stays, settings: NotesSettings, rejects: Rejects
 ) -> Counter[str]:
-    """Stores the notes of a table that are kept; its rows, those kept, and those left out by reason.
+    """Stores the notes of a table that are kept; returns the counts of rows, of those kept, and of others by reason."""
+    counts, unusable = Counter[str](), 0
 
-    A block is written in one transaction, with its counts, so that a kill leaves it whole or not there.
-    """
-    counts, unusable = Counter[str](), list[tuple[str, int, str]]()
+    def reject(file: str, row: int, reason: str) -> None:
+        nonlocal unusable
+        unusable += 1
+        rejects.add(file, row, reason)
 
-    def count(about: Mapping[str, Any]) -> None:
-        known = {READ: about["rows"] + len(about["rejects"]), KEPT: about["kept"], COPIES: about["copies"]}
-        counts.update(known | about["counts"])
-        rejects.used(about["rows"])
-        for reject in about["rejects"]:
-            rejects.add(*reject)
-
-    done = store.execute("SELECT facts FROM blocks WHERE source = ? ORDER BY number", [table]).fetchall()
-    for (facts,) in done:
-        count(json.loads(facts))
-
-    def reject(file: str, line: int, reason: str) -> None:
-        unusable.append((file, line, reason))
-
-    blocks = read_blocks(file, note_selection.COLUMNS[table], reject, len(done))
-    for number, block in enumerate(blocks, len(done)):
-        kept, dropped = choose_notes(block, table, stays, settings)
-        kept.insert(1, "digest", kept["text"].map(digest_of))
-        rows = kept.itertuples(index=False, name=None)
-        with store:
-            stored = store.executemany("INSERT OR IGNORE INTO notes VALUES (?, ?, ?, ?, ?, ?, ?)", rows).rowcount
-            stored = max(stored, 0)  # of a block without any
-            about = {"rows": len(block), "kept": stored, "copies": len(kept) - stored, "counts": dropped}
-            about["rejects"] = unusable
-            store.execute("INSERT INTO blocks VALUES (?, ?, ?)", [table, number, json.dumps(about)])
-        count(about)
-        unusable.clear()
-        if (number + 1) % BLOCKS_SHOWN == 0:
-            log(f"reading {table}: {counts[READ]:,} rows, {counts[KEPT]:,} kept")
+    for number, block in enumerate(read_blocks(file, note_selection.COLUMNS[table], reject), 1):
+        notes, left_out = choose_notes(block, table, stays, settings)
+        store.add([Note(*row) for row in notes.itertuples(index=False, name=None)])
+        rejects.used(len(block))
+        counts.update({READ: len(block), KEPT: len(notes)} | left_out)
+        if number % BLOCKS_SHOWN == 0:
+            log(f"reading {table}: {counts[READ] + unusable:,} rows, {counts[KEPT]:,} kept")
+    counts[READ] += unusable
     log(f"read {table}: {counts[READ]:,} rows, {counts[KEPT]:,} kept")
     return counts
 
 
-def _write_texts(store: sqlite3.Connection, stays: pd.DataFrame, context: StageContext) -> pd.DataFrame:
-    """Writes the texts of all stays that have one; their ids, splits and numbers of notes."""
-    sizes = sort_notes(store)
+def _write_texts(
+    store: NoteStore, sizes: Mapping[int, int], stays: pd.DataFrame, inputs: str, context: StageContext
+) -> pd.DataFrame:
+    """Writes the texts of all stays that have one; returns their ids, splits and numbers of notes.
+
+    sizes: characters of each stay with notes. inputs: fingerprint of what the shards of a killed run were made from.
+    """
     spans = cut_spans(((sizes.get(stay, 0), 1) for stay in stays["stay"]), SHARD_CHARACTERS)
 
     def compute(spans: Iterable[Span], bar: Bar) -> Iterator[pa.Table]:
         for span in spans:
-            known = stays.loc[span.first : span.end, ["hadm_id", "subject_id", "split"]].to_dict("index")
-            notes_of_stays = stays_of(store, span)
-            texts = [known[stay] | text_of([StayNote(*note[2:]) for note in found]) for stay, found in notes_of_stays]
+            ids = stays.loc[span.first : span.end, ["hadm_id", "subject_id", "split"]].to_dict("index")
+            texts = [ids[stay] | text_of(notes) for stay, notes in store.read(span)]
             yield pa.Table.from_pylist([text for text in texts if text["n_notes"]], TEXT_SCHEMA)
             bar.advance(span.size)
 
-    manifest: dict[str, object] = {"stays": len(stays), "notes": sum(sizes.values())}
     work = Work(whole_span, lambda: compute, "putting notes together", "stays")
+    manifest: dict[str, object] = {"inputs": inputs}
     shards = fill_shards(context.work / NOTES_FILE, spans, manifest, work, suffix=".parquet", write=_write_shard)
     with atomic_write(context.output / NOTES_FILE) as building, pq.ParquetWriter(building, TEXT_SCHEMA) as writer:
         for shard in shards.complete():
@@ -275,60 +248,41 @@ def _write_shard(path: Path, texts: pa.Table) -> None:
     pq.write_table(texts, path)
 
 
-# The text of a stay
+def in_order(notes: Sequence[Note]) -> list[Note]:
+    """Orders the notes of a stay, which come by time: reports with their addenda behind them, before them all others.
 
+    An addendum belongs to the last report of its admission that was charted before it, else to the first one; where
+    the admission has no report, to one of the stay. A note without a time comes last.
 
-class StayNote(NamedTuple):
-    """A note of a stay. `at` sorts by time; `order` is the place of its row in its table."""
-
-    hadm_id: str
-    kind: int
-    at: str | None
-    order: int
-    text: str
-
-    @property
-    def written(self) -> tuple[bool, str, int]:
-        """Sorts notes by time; those without one come last, in the order of their rows."""
-        return self.at is None, self.at or "", self.order
-
-
-def in_order(notes: Sequence[StayNote]) -> list[StayNote]:
-    """The notes of a stay: reports in time order, each followed by its addenda; before them all else, in time order.
-
-    An addendum belongs to the last report of its admission that was written before it, else to the first one; where
-    the admission has no report, to one of the stay.
+        radiology day 3, addendum day 9, report day 5, report day 8  →  radiology, report 5, report 8, addendum 9
     """
-    by_time = sorted(notes, key=lambda note: note.written)
-    reports = [note for note in by_time if note.kind == note_selection.REPORT]
+    reports = [note for note in notes if note.kind == note_selection.REPORT]
 
-    def key(note: StayNote) -> tuple[int, int]:
+    def position(note: Note) -> tuple[int, int]:
         if note.kind == note_selection.OTHER:
             return -1, note.kind
         if note.kind == note_selection.REPORT:
             return reports.index(note), note.kind
-        places = range(len(reports))
-        own = [place for place in places if reports[place].hadm_id == note.hadm_id] or [*places]
-        before = [place for place in own if reports[place].written[:2] <= note.written[:2]]
-        return (before or own[:1] or [0])[-1], note.kind
+        of_admission = [n for n, report in enumerate(reports) if report.hadm_id == note.hadm_id] or range(len(reports))
+        before = [n for n in of_admission if _time(reports[n]) <= _time(note)]
+        return (before or [*of_admission[:1]] or [0])[-1], note.kind
 
-    return sorted(by_time, key=key)
+    return sorted(notes, key=position)
 
 
-def text_of(notes: Sequence[StayNote]) -> dict[str, Any]:
-    """The cleaned notes of a stay as one text, in order, with its sections and the number of notes that are in it."""
+def _time(note: Note) -> tuple[bool, str]:
+    """Sorts by time; what has none comes last."""
+    return note.charted is None, note.charted or ""
+
+
+def text_of(notes: Sequence[Note]) -> dict[str, Any]:
+    """Joins the cleaned notes of a stay, in order; returns the text and the number of notes in it."""
     texts = [text for note in in_order(notes) if (text := clean(note.text))]
-    sections, start = [], 0
-    for text in texts:
-        sections += [
-            {"start": start + each.start, "end": start + each.end, "name": each.name} for each in find_sections(text)
-        ]
-        start += len(text) + len(BETWEEN)
-    return {"text": BETWEEN.join(texts), "sections": sections, "n_notes": len(texts)}
+    return {"text": BETWEEN.join(texts), "n_notes": len(texts)}
 
 
 def _log_counts(counts: Counter[str], reasons: Mapping[str, int], settings: NotesSettings) -> None:
-    """Raises RequestError where nothing is left."""
+    """Logs the counts. Raises RequestError where no note is left."""
     left_out = ", ".join(f"{count:,} × {reason}" for reason, count in reasons.items()) or "none"
     if not counts[KEPT]:
         raise RequestError(

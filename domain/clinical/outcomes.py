@@ -10,22 +10,34 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from bertrelay.data.records import canonical_id
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json
 from bertrelay.inputs import note_input
 from bertrelay.progress import log, spinner
-from domain.clinical.admissions import Flow
-from domain.clinical.cohort import CHARACTERISTICS, COHORT, COHORT_FACTS, SPLITS, STAYS
-from domain.clinical.mimic import IDS
-from domain.clinical.note_selection import as_label
-from domain.clinical.notes import ABOUT_FILE, NOTES_FILE
-from domain.clinical.records import digest_of
-from domain.clinical.settings import DIAGNOSES, GROUPS, LENGTH_OF_STAY, READMISSION, PatientOutcome, in_words
+from domain.clinical.note_store import digest_of
+from domain.clinical.settings import (
+    DIAGNOSES,
+    GROUPS,
+    LENGTH_OF_STAY,
+    NOTES_ABOUT,
+    READMISSION,
+    PatientOutcome,
+    in_words,
+)
+from domain.clinical.stage_files import (
+    CHARACTERISTICS,
+    COHORT,
+    COHORT_FACTS,
+    NOTES_FILE,
+    SPLITS,
+    STAYS,
+    Flow,
+    as_label,
+    read_columns,
+)
 from domain.sampling import unit_hash
 
 CATEGORIES = {
@@ -201,7 +213,7 @@ def read_labelled_notes(
     and where the labels of a split that is used are all alike.
     """
     file = _there(notes / NOTES_FILE, "notes", "domain.notes")
-    about = read_json(notes / ABOUT_FILE) or {}
+    about = read_json(notes / NOTES_ABOUT) or {}
     name, columns, step = COHORT, list(outcome.labels), "of the cohort"
     if outcome.early_only:
         name, columns, step = STAYS, ["died_in_hospital", "length_of_stay_days"], "of all stays"
@@ -209,7 +221,7 @@ def read_labelled_notes(
         if about.get("input") != "early":
             raise RequestError(
                 f"notes: {outcome.name} is predicted from early notes only, as a discharge summary leaks it; expected "
-                f"them in {notes}, found notes of input {about.get('input', f'none named in {ABOUT_FILE}')}. {remedy}"
+                f"them in {notes}, found notes of input {about.get('input', f'none named in {NOTES_ABOUT}')}. {remedy}"
             )
         if about.get("stays") != "all":
             raise RequestError(
@@ -303,31 +315,3 @@ def _there(file: Path, setting: str, stage: str) -> Path:
     if not file.is_file():
         raise RequestError(f"{setting}: expected the folder that {stage} wrote, found no {file.name} in {file.parent}")
     return file
-
-
-def read_columns(file: Path, columns: list[str]) -> pd.DataFrame:
-    """These columns, ids in their one form.
-
-    Raises RequestError for a missing column, a damaged file, and a stay that is there twice, by its rows.
-    """
-    note_input(file)
-    try:
-        missing = [name for name in columns if name not in pq.read_schema(file).names]
-        if missing:
-            raise RequestError(f"{file}: expected columns {', '.join(columns)}, found none named {', '.join(missing)}")
-        table = pq.read_table(file, columns=columns)
-    except (pa.ArrowException, OSError) as error:
-        raise RequestError(f"{file} cannot be read as Parquet ({type(error).__name__}); run its stage again") from error
-    frame: pd.DataFrame = table.to_pandas()
-    try:
-        frame = frame.assign(**{name: frame[name].map(canonical_id) for name in IDS if name in columns})
-    except ValueError as error:
-        raise RequestError(f"{file}: expected ids of admissions and subjects, found {error}") from None
-    again = np.flatnonzero(frame["hadm_id"].duplicated())
-    if len(again):  # its texts would be shifted against labels
-        first = frame["hadm_id"].tolist().index(frame["hadm_id"].iloc[again[0]])
-        raise RequestError(
-            f"{file}: expected each hadm_id once, found that of row {first + 1:,} again in row {again[0] + 1:,}. Leave "
-            "one of them out"
-        )
-    return frame

@@ -14,6 +14,7 @@ from scipy.special import expit
 
 from bertrelay.cache import Cache
 from bertrelay.checks import list_texts
+from bertrelay.data.records import log_copies
 from bertrelay.device import ComputePrecision, as_device, resolve_precision
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.statistics import none_if_nan
@@ -33,8 +34,8 @@ from domain.clinical.chunks import (
 )
 from domain.clinical.cleaning import BETWEEN, NAMES, Section, clean, find_sections
 from domain.clinical.model import OutcomeModel, chunk_log_odds, load_model
-from domain.clinical.note_selection import MARKS, NoteKinds
-from domain.clinical.records import digest_of, given_note, log_copies, warn_of_mixed_ids
+from domain.clinical.note_selection import MARKS, NoteKinds, note_of_row, warn_of_mixed_ids
+from domain.clinical.note_store import digest_of
 from domain.clinical.settings import READMISSION, ModelDescription, OutcomeName, in_words
 
 Floats = NDArray[np.float64]
@@ -303,7 +304,7 @@ def notes_by_admission(
         if marks and not chosen.reads(marked[row], identifier):
             continue
         try:
-            name, text = given_note(identifier, value)
+            name, text = note_of_row(identifier, value)
         except ValueError as error:
             raise RequestError(
                 f"score: expected an id in {id_column!r} and text in {text_column!r}, found {error} in row {row:,}, "

@@ -13,10 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bertrelay.blocks import blocks_of
 from bertrelay.cache import Cache
 from bertrelay.compute.engine import LOCAL, Engine
 from bertrelay.compute.work import Compute, Work
-from bertrelay.data.records import Rejects, canonical_id, rows
+from bertrelay.data.records import Rejects, canonical_id, log_copies, rows
 from bertrelay.data.shards import Span, cut_spans
 from bertrelay.data.tables import Record, Table, table_format
 from bertrelay.data.writing import json_line, write_table
@@ -26,21 +27,11 @@ from bertrelay.inference.run_model import BLOCK_CHARACTERS, DIGITS, ModelRun, op
 from bertrelay.privacy import sensitive_data
 from bertrelay.progress import Bar, log
 from bertrelay.settings import PrecisionName, options_of
-from domain.clinical.note_selection import MARKS, NoteKinds
-from domain.clinical.records import (
-    digest_of,
-    given_note,
-    log_copies,
-    note_database,
-    sort_notes,
-    stays_of,
-    warn_of_mixed_ids,
-)
+from domain.clinical.note_selection import MARKS, NoteKinds, note_of_row, warn_of_mixed_ids
+from domain.clinical.note_store import Note, NoteStore, open_note_store
 from domain.clinical.settings import ModelDescription, OutcomeName, ScoreOptions
 
 if TYPE_CHECKING:
-    import sqlite3
-
     import pyarrow as pa
 
     from bertrelay.data.parquet import Location, ParquetInput
@@ -51,6 +42,7 @@ Notes = dict[str, list[str]]
 SUFFIXES = (".csv", ".jsonl", ".parquet")
 DATASET_CHARACTERS = 4_000_000
 """As much is a shard of a dataset, some 800 admissions."""
+ROWS_AT_ONCE = 512
 LEAST_CHARACTERS = 200
 """What an admission counts as at least when shards are cut, as one without text is a row too."""
 DECISIVE = {"precision", "with_text", "cleaned"}
@@ -277,18 +269,18 @@ def _refuse_header(notes: str | Path, settings: ScoreOptions) -> None:
 
 
 class SortedNotes:
-    """The notes of a file by admission, whatever the order of its rows: in a nameless file that ends with the process.
+    """The notes of a file by admission, whatever the order of its rows.
 
     names: of the admissions, in the order in which the file first has them. digest: sha256 of all that a scorer sees.
     """
 
-    def __init__(self, base: "sqlite3.Connection", names: Sequence[str], digest: str, block: int) -> None:
-        self._base, self.names, self.digest = base, names, digest
-        self.spans = cut_spans(((max(LEAST_CHARACTERS, size), 1) for size in sort_notes(base).values()), block)
+    def __init__(self, store: NoteStore, names: Sequence[str], digest: str, block: int) -> None:
+        self._store, self.names, self.digest = store, names, digest
+        self.spans = cut_spans(((max(LEAST_CHARACTERS, size), 1) for size in store.sort().values()), block)
 
     def of(self, span: Span) -> Notes:
         """The notes of the admissions of a span, in the order of the rows."""
-        return {self.names[stay]: [text for *_, text in rows] for stay, rows in stays_of(self._base, span)}
+        return {self.names[stay]: [note.text for note in notes] for stay, notes in self._store.read(span)}
 
     def of_one(self, identifier: str | int | None) -> list[str]:
         """The notes of one admission, the only one when None. Raises RequestError, without its id, where it is not."""
@@ -308,19 +300,17 @@ class SortedNotes:
 
 @contextmanager
 def sorted_notes(
-    notes: "Table | ParquetInput", beside: Path, rejects: Rejects, block: int, chosen: NoteKinds
+    notes: "Table | ParquetInput", beside: Path, rejects: Rejects, span_characters: int, chosen: NoteKinds
 ) -> Iterator[SortedNotes]:
     """Reads `notes` once. Rows without an admission, or that cannot be read, go to `rejects`; equal notes of one
     admission count once.
 
-    beside: where there is space for as much text again. block: characters of a span. chosen: which rows are read.
+    beside: where there is space for as much text again. span_characters: of a span. chosen: which rows are read.
     Raises RequestError when nothing is left, WorkError where that is because too many rows are unusable.
     """
-    path = beside.with_name(f".{beside.name}.notes")
-    path.unlink(missing_ok=True)
     numbers, kinds, digest = dict[str, int](), set[type](), hashlib.sha256()
 
-    def numbered() -> Iterator[tuple[int, bytes | None, str]]:
+    def numbered() -> Iterator[Note]:
         names = MARKS if isinstance(notes, Table) else [name.strip().lower() for name in notes.columns[2:]]
         for row in rows(notes, [], optional=MARKS) if isinstance(notes, Table) else notes.records():
             identifier, given, *marks = row.values if isinstance(row, Record) else (None, None)
@@ -329,35 +319,27 @@ def sorted_notes(
             try:
                 if not isinstance(row, Record):
                     raise ValueError(row.reason)
-                name, text = given_note(identifier, given)
+                name, text = note_of_row(identifier, given)
             except ValueError as error:
                 rejects.add(row.file, row.line, str(error))
                 continue
             kinds.add(type(identifier))
             rejects.used()
             digest.update(json.dumps([name, text]).encode())
-            yield numbers.setdefault(name, len(numbers)), digest_of(text) if text.strip() else None, text
+            yield Note(numbers.setdefault(name, len(numbers)), None, 0, None, row.line, text)
 
-    try:
-        with note_database(path, "digest BLOB,") as base:
-            path.unlink()  # only this process can read its text, and a kill leaves none of it
-            folder = str(beside.absolute().parent).replace("'", "''")
-            base.execute(f"PRAGMA temp_store_directory = '{folder}'")  # what does not fit into memory is sorted there
-            base.execute("PRAGMA journal_mode = OFF")
-            base.execute("PRAGMA synchronous = OFF")
-            base.execute("CREATE UNIQUE INDEX once ON notes (stay, digest)")
-            base.executemany("INSERT OR IGNORE INTO notes VALUES (?, ?, ?)", numbered())
-            chosen.check(rejects.records - rejects.counts.total(), numbers)
-            if not numbers:
-                rejects.check()  # which may be why
-                raise RequestError(f"{notes.name} holds no note of an admission. Check the file and its columns.")
-            warn_of_mixed_ids(str((notes.columns or [""])[0]), kinds)
-            (stored,) = base.execute("SELECT COUNT(*) FROM notes").fetchone()
-            read = rejects.records - rejects.counts.total()
-            log_copies(read - stored, read, "notes", "of one admission")
-            yield SortedNotes(base, list(numbers), digest.hexdigest(), block)
-    finally:
-        path.unlink(missing_ok=True)
+    with open_note_store(beside.with_name(f".{beside.name}.notes")) as store:
+        for block in blocks_of(numbered(), ROWS_AT_ONCE):
+            store.add(block)
+        chosen.check(rejects.records - rejects.counts.total(), numbers)
+        if not numbers:
+            rejects.check()  # which may be why
+            raise RequestError(f"{notes.name} holds no note of an admission. Check the file and its columns.")
+        warn_of_mixed_ids(str((notes.columns or [""])[0]), kinds)
+        by_admission = SortedNotes(store, list(numbers), digest.hexdigest(), block=span_characters)
+        read = rejects.records - rejects.counts.total()
+        log_copies(read - len(store), read, "notes", "of one admission")
+        yield by_admission
 
 
 def _fill(run: ModelRun[SortedNotes], settings: ScoreOptions) -> float | None:

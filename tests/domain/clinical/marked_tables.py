@@ -26,10 +26,10 @@ def cell(column, number):
     if column == "CATEGORY":
         return "Discharge summary" if number % 2 else "QZXCATEGORY"
     if column == "TEXT":
-        words = " ".join(f"qzxword{number}-{place}" for place in range(30))
+        words = " ".join(f"qzxword{number}-{position}" for position in range(30))
         return f'QZXHEADER OF IT:\n"Qzxquoted" [**Known lastname QZXNAME**] on [**2177-3-6**]\n{words}\nQzxend.'
-    known = {**DATES, **TIMES, **OTHERS}
-    return known.get(column, f"QZX{column}{number}")
+    fixed = {**DATES, **TIMES, **OTHERS}
+    return fixed.get(column, f"QZX{column}{number}")
 
 
 def tables():
@@ -46,9 +46,9 @@ def packed(rows):
     return text.getvalue().encode()
 
 
-def write(folder, found):
+def write(folder, contents):
     folder.mkdir()
-    for table, rows in found.items():
+    for table, rows in contents.items():
         (folder / f"{table}.csv.gz").write_bytes(gzip.compress(packed(rows)))
 
 

@@ -1,4 +1,4 @@
-"""Made-up stays with notes, as the stages of cohort and notes write them, and a tiny BERT that knows their words."""
+"""Synthetic stays with notes, as the stages of cohort and notes write them, and a tiny BERT that knows their words."""
 
 import numpy as np
 import pandas as pd
@@ -9,9 +9,8 @@ from bertrelay.model.network import save_backbone
 from bertrelay.model.new import bert_config, train_wordpiece
 from bertrelay.model.settings import NewEncoder
 from bertrelay.model.tokenizer import save_tokenizer
-from domain.clinical.cleaning import find_sections
-from domain.clinical.cohort import write_parquet
 from domain.clinical.notes import TEXT_SCHEMA
+from domain.clinical.stage_files import write_parquet
 
 HARMLESS = ["The wound is dry.", "Slept well.", "Ate all of the lunch.", "Walked with the nurse.", "Labs were drawn."]
 TELLING = "The failing heart came back again."
@@ -20,11 +19,11 @@ SIZE = {"layers": 1, "dim": 32, "heads": 2, "vocabulary": 200, "max_tokens": 48,
 
 def text_of(generator, returns, sentences):
     """Sentences under two headers; the telling one stands anywhere among them, and only where there is a return."""
-    said = [str(each) for each in generator.choice(HARMLESS, sentences)]
+    chosen = [str(entry) for entry in generator.choice(HARMLESS, sentences)]
     if returns:
-        said.insert(int(generator.integers(0, sentences)), TELLING)
-    middle = len(said) // 2
-    return f"Hospital Course:\n{' '.join(said[:middle])}\nPlan:\n{' '.join(said[middle:])}"
+        chosen.insert(int(generator.integers(0, sentences)), TELLING)
+    middle = len(chosen) // 2
+    return f"Hospital Course:\n{' '.join(chosen[:middle])}\nPlan:\n{' '.join(chosen[middle:])}"
 
 
 def stays(count=240, seed=0):
@@ -39,7 +38,6 @@ def stays(count=240, seed=0):
             "hadm_id": [f"{100_000 + n}" for n in range(count)],
             "subject_id": [f"{n // 2}" for n in range(count)],
             "text": texts,
-            "sections": [[section._asdict() for section in find_sections(text)] for text in texts],
             "n_notes": 1,
             "split": split,
             "readmitted": returned,
@@ -57,7 +55,7 @@ def write_stays(folder, table):
     notes = pa.Table.from_pandas(table[TEXT_SCHEMA.names], schema=TEXT_SCHEMA, preserve_index=False)
     write_parquet(folder / "notes/notes.parquet", notes)
     write_parquet(folder / "cohort/cohort.parquet", table[["subject_id", "hadm_id", "readmitted", "split"]])
-    known = pd.DataFrame(
+    facts = pd.DataFrame(
         {
             "hadm_id": table["hadm_id"],
             "sex": np.array(["F", "M"])[np.arange(len(table)) // 2 % 2],
@@ -67,14 +65,14 @@ def write_stays(folder, table):
             "admission_type": "URGENT",
         }
     )
-    write_parquet(folder / "cohort/characteristics.parquet", known)
+    write_parquet(folder / "cohort/characteristics.parquet", facts)
     risk = pd.DataFrame({"hadm_id": table["hadm_id"], "true_risk": np.where(table["hinted"], 0.9, 0.1)})
     risk.to_csv(folder / "risk.csv", index=False)
     return folder
 
 
 def write_early_stays(folder, table):
-    """`notes/` and `cohort/` with what tells the other tasks: who returns in `stays` dies, and stays for long, here."""
+    """`notes/` and `cohort/` with labels of the other tasks: who returns in `stays` dies, and stays long, here."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -82,17 +80,17 @@ def write_early_stays(folder, table):
     (folder / "notes/notes.json").write_text('{"input": "early", "stays": "all"}')
     ends = table["readmitted"].to_numpy()
     others = np.where(np.arange(len(table)) % 2, 2.0, 5.0)
-    known = table[["subject_id", "hadm_id", "split"]].assign(
+    facts = table[["subject_id", "hadm_id", "split"]].assign(
         died_in_hospital=ends, length_of_stay_days=np.where(ends, 9.0, others)
     )
-    write_parquet(folder / "cohort/stays.parquet", known)
+    write_parquet(folder / "cohort/stays.parquet", facts)
     in_train = (table["split"] == "train").tolist()
     codes = [
         [("QZX", 9)] + [("4280", 9)] * dies + [("25000", 9)] * (n % 2) + [("4019", 9)] * (n % 3 == 0 and in_train[n])
         for n, dies in enumerate(ends.tolist())
     ]
     codes[0].append(("E8788", 9))  # in one stay alone
-    lists = pa.array([[{"code": code, "version": version} for code, version in each] for each in codes])
+    lists = pa.array([[{"code": code, "version": version} for code, version in entry] for entry in codes])
     file = folder / "cohort/characteristics.parquet"
     write_parquet(file, pq.read_table(file).append_column("diagnoses", lists))
     return folder

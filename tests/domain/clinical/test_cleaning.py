@@ -33,9 +33,9 @@ MARKS += [(words, token) for token, listed in OF_IV.items() for words in listed.
 
 @pytest.mark.parametrize(("mark", "token"), MARKS)
 def test_a_mark_becomes_the_token_of_what_it_hides(mark, token):
-    found = clean(mark)
-    assert re.findall(r"\[[A-Z]+\]", found) == [token]
-    assert "**" not in found and "_" not in found
+    cleaned = clean(mark)
+    assert re.findall(r"\[[A-Z]+\]", cleaned) == [token]
+    assert "**" not in cleaned and "_" not in cleaned
 
 
 def test_every_token_is_one_of_those_that_pretraining_protects():
@@ -99,8 +99,6 @@ def test_no_word_is_lost():
     assert clean(text).split() == text.split()
 
 
-# Sections
-
 NOTE = """Admission Date: [DATE] Discharge Date: [DATE]
 
 Allergies:
@@ -119,8 +117,8 @@ CARDIAC SUPPORT: none
 
 
 def test_sections_are_found_with_their_offsets():
-    found = find_sections(NOTE)
-    assert [section.name for section in found] == [
+    sections = find_sections(NOTE)
+    assert [section.name for section in sections] == [
         "admission date",
         "allergies",
         "history of present illness",
@@ -129,8 +127,8 @@ def test_sections_are_found_with_their_offsets():
         "medications on admission",
         "cardiac support",
     ]
-    assert [NOTE[section.start :].split("\n")[0].lower().startswith(section.name) for section in found] == [True] * 7
-    assert [one.end for one in found] == [other.start for other in found[1:]] + [len(NOTE)]
+    assert [NOTE[section.start :].split("\n")[0].lower().startswith(section.name) for section in sections] == [True] * 7
+    assert [one.end for one in sections] == [other.start for other in sections[1:]] + [len(NOTE)]
 
 
 def test_text_without_headers_has_no_sections():

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
-from domain.clinical.admissions import _without
-from domain.clinical.cohort import _codes, run
+from domain.clinical.admissions import _without, read_codes
+from domain.clinical.cohort import run
 from domain.clinical.mimic import read_table
 from domain.clinical.settings import CohortSettings
 from domain.sampling import split_of
@@ -47,7 +47,7 @@ def flow(context):
 
 
 def left_out(context):
-    """How many each step left out, and how many of them came back, as text; only those of steps that left any out."""
+    """Reads the counts of stays that a step left out, and of those readmitted, as text; only of steps with any."""
     with (context.output / "flow.csv").open() as file:
         rows = [(row["step"], row["left_out"], row["left_out_readmitted"]) for row in csv.DictReader(file)]
     return {step: (count, returned) for step, count, returned in rows if count not in ("", "0")}
@@ -136,14 +136,14 @@ LOCATIONS = {
 
 @pytest.mark.parametrize("version", ["III", "IV"])
 def test_discharges_in_the_terms_of_cms_are_left_out_where_asked_for(cohort_of, context, version):
-    places = [(end, place) for end, found in LOCATIONS[version].items() for place in found]
-    stays = [stay(n, n, 0, 4, to=place) for n, (_, place) in enumerate(places)]
+    positions = [(end, position) for end, table in LOCATIONS[version].items() for position in table]
+    stays = [stay(n, n, 0, 4, to=position) for n, (_, position) in enumerate(positions)]
     for excluded in (["acute-care-transfer", "against-medical-advice"], ["hospice"]):
-        kept = {str(n) for n, (end, _) in enumerate(places) if end not in excluded}
-        assert set(cohort_of(stays, version=version, excluded_discharges=excluded)["hadm_id"]) == kept
+        remaining = {str(n) for n, (end, _) in enumerate(positions) if end not in excluded}
+        assert set(cohort_of(stays, version=version, excluded_discharges=excluded)["hadm_id"]) == remaining
         for end, step in ENDS.items():
             assert flow(context)[step][0] == len(LOCATIONS[version][end])
-        assert flow(context)[ENDS[excluded[-1]].replace("of these,", "not")][0] == len(kept)
+        assert flow(context)[ENDS[excluded[-1]].replace("of these,", "not")][0] == len(remaining)
 
 
 def test_a_joined_stay_ends_where_its_last_discharge_leads(cohort_of, context):
@@ -158,7 +158,7 @@ def test_the_next_stay_is_the_next_one_planned_or_not_and_seen_or_not(cohort_of)
         stay(1, 11, 0, 4, "EW EMER."),
         stay(1, 12, 5, 6, "EU OBSERVATION"),
         stay(1, 13, 10, 12, "ELECTIVE"),
-        stay(1, 14, 12, 14, "URGENT"),  # goes on with it
+        stay(1, 14, 12, 14, "URGENT"),  # continues it
         stay(1, 15, 20, 22, "URGENT"),
     ]
     for observed in ("kept", "excluded"):
@@ -201,11 +201,11 @@ def test_diagnoses_come_in_order_with_their_version_and_leading_zeros(cohort_of,
     rows = [(12, 1, "I10", 10), (11, 10, "E119", 10), (11, 2, "0010", 9), (11, 1, "4019", 9), (12, 2, "E119", 10)]
     diagnoses = [dict(zip(("hadm_id", "seq_num", "icd_code", "icd_version"), row, strict=True)) for row in rows]
     cohort_of(stays, version="IV", diagnoses=diagnoses)
-    known = written(context, "characteristics")
-    codes = [(code["code"], code["version"]) for code in known.loc["11", "diagnoses"]]
+    listed = written(context, "characteristics")
+    codes = [(code["code"], code["version"]) for code in listed.loc["11", "diagnoses"]]
     assert codes == [("4019", 9), ("0010", 9), ("E119", 10), ("I10", 10)]
-    assert len(known.loc["21", "diagnoses"]) == 0
-    assert known.loc["11", "length_of_stay_days"] == 6
+    assert len(listed.loc["21", "diagnoses"]) == 0
+    assert listed.loc["11", "length_of_stay_days"] == 6
 
 
 def test_all_stays_are_those_that_end_in_death_too_under_the_same_splits(cohort_of, context):
@@ -216,17 +216,17 @@ def test_all_stays_are_those_that_end_in_death_too_under_the_same_splits(cohort_
         stay(51, 510, 4, 1),
     ]
     cohort = cohort_of(stays, test_share=0.3, validation_share=0.3, balance_train=True)
-    found = written(context, "stays")
-    assert list(found.columns) == STAY_COLUMNS
-    assert len(found) == 78 and set(cohort["hadm_id"]) < set(found["hadm_id"])
-    assert dict(cohort["split"]) == dict(found.loc[cohort["hadm_id"], "split"]) and found["split"].nunique() == 3
-    assert set(found.loc[found["died_in_hospital"], "hadm_id"]) == {str(10 * subject + 1) for subject in range(1, 40)}
-    dead = found.loc["11"]
+    table = written(context, "stays")
+    assert list(table.columns) == STAY_COLUMNS
+    assert len(table) == 78 and set(cohort["hadm_id"]) < set(table["hadm_id"])
+    assert dict(cohort["split"]) == dict(table.loc[cohort["hadm_id"], "split"]) and table["split"].nunique() == 3
+    assert set(table.loc[table["died_in_hospital"], "hadm_id"]) == {str(10 * subject + 1) for subject in range(1, 40)}
+    dead = table.loc["11"]
     assert (str(dead["died_at"]), dead["length_of_stay_days"]) == (day(11.5), 3.0)
-    assert pd.isna(found.loc["10", "died_at"])
-    assert list(written(context, "characteristics")["hadm_id"]) == list(found["hadm_id"])
-    assert list(written(context, "characteristics")["died_in_hospital"]) == list(found["died_in_hospital"])
-    assert set(written(context, "members")["hadm_id"]) == set(found["hadm_id"])
+    assert pd.isna(table.loc["10", "died_at"])
+    assert list(written(context, "characteristics")["hadm_id"]) == list(table["hadm_id"])
+    assert list(written(context, "characteristics")["died_in_hospital"]) == list(table["died_in_hospital"])
+    assert set(written(context, "members")["hadm_id"]) == set(table["hadm_id"])
 
 
 def test_a_second_row_with_one_hadm_id_is_counted_and_left_out(cohort_of, context, capsys):
@@ -241,7 +241,8 @@ def test_rows_that_may_be_unusable_are_a_share_of_all_rows_and_each_counts_once(
     file = tmp_path / "DIAGNOSES_ICD.csv"
     file.write_text("\n".join(["SUBJECT_ID,HADM_ID,SEQ_NUM,ICD9_CODE", *rows]))
     rejects = Rejects(None, 0.01)
-    assert len(_codes(file, rejects)) == 398
+    numbers = pd.Series(range(400), index=[str(100 + n) for n in range(400)])
+    assert read_codes(file, numbers, rejects)["admission"].tolist() == [*range(2, 400)]
     assert (rejects.records, rejects.counts.total()) == (400, 2)
     rejects.check()  # 0.5 %
     table = read_table(file, ("subject_id", "hadm_id"), rejects := Rejects(None))
@@ -346,15 +347,15 @@ def test_a_patient_with_a_wrong_date_of_death_keeps_the_age(cohort_of, context):
 def test_open_stays_stop_no_run_and_a_death_without_a_discharge_is_not_open(cohort_of, context):
     stays = [stay(n, n, 0, 4) | {"dischtime": ""} for n in range(8)] + [stay(9, 9, 0, 4), stay(9, 10, 10, 12)]
     stays[7] |= {"deathtime": day(3), "hospital_expire_flag": 1}
-    stays += [stay(9, 11, 12, 13) | {"dischtime": ""}]  # goes on with the stay before it, whose end nobody knows
+    stays += [stay(9, 11, 12, 13) | {"dischtime": ""}]  # continues the stay before it, whose end is unknown
     assert labels(cohort_of(stays, max_rejects=0)) == {"9": True}
     assert left_out(context) == {"not open (without a discharge)": ("8", ""), "discharged alive": ("1", "0")}
     assert str(written(context, "stays").loc["7", "discharged_at"]) == day(3)
 
 
-@pytest.mark.parametrize(("version", "place"), [("III", "DEAD/EXPIRED"), ("IV", "DIED")])
-def test_a_death_that_the_discharge_location_alone_shows_is_a_death(cohort_of, context, version, place):
-    cohort = cohort_of([stay(1, 11, 0, 4, to=place), stay(1, 12, 4.01, 5), stay(2, 21, 0, 4)], version=version)
+@pytest.mark.parametrize(("version", "position"), [("III", "DEAD/EXPIRED"), ("IV", "DIED")])
+def test_a_death_that_the_discharge_location_alone_shows_is_a_death(cohort_of, context, version, position):
+    cohort = cohort_of([stay(1, 11, 0, 4, to=position), stay(1, 12, 4.01, 5), stay(2, 21, 0, 4)], version=version)
     assert set(cohort["hadm_id"]) == {"21"}
     assert left_out(context)["discharged alive"] == ("1", "0")
     assert left_out(context)["not after the subject's death (organ donors)"] == ("1", "")
@@ -407,9 +408,9 @@ END = [stay(1, 11, 0, 4), stay(2, 21, 0, 10), stay(2, 22, 11, 20), stay(3, 31, 0
 
 
 def test_index_stays_without_a_full_follow_up_are_left_out_where_the_end_of_the_data_is_given(cohort_of, context):
-    kept = {"latest": {"11", "21", "31"}, "2150-02-15": {"11", "21", "31"}, "2150-02-14": {"11", "21"}, None: 5}
-    assert len(cohort_of(END)) == kept.pop(None)
-    for data_end, expected in kept.items():
+    remaining = {"latest": {"11", "21", "31"}, "2150-02-15": {"11", "21", "31"}, "2150-02-14": {"11", "21"}, None: 5}
+    assert len(cohort_of(END)) == remaining.pop(None)
+    for data_end, expected in remaining.items():
         assert set(cohort_of(END, data_end=data_end)["hadm_id"]) == expected, data_end
     # 22 and 32 ended in the last days, and 31 came back before them: its follow-up is not whole on February 14
     assert left_out(context)["with all 30 days before the end of the data"] == ("3", "1")
@@ -480,11 +481,8 @@ def test_the_minimum_age_is_a_setting_and_unknown_ages_are_too_young(cohort_of):
         assert set(cohort_of(stays, patients, minimum_age=minimum_age)["hadm_id"]) == expected
 
 
-# Splits
-
-
 def split_cohort(cohort_of, subjects, **settings):
-    """Every subject has two stays, and every third one comes back in time."""
+    """Every subject has two stays, and every third one returns in time."""
     stays = []
     for subject in subjects:
         later = 10 if subject % 3 == 0 else 90

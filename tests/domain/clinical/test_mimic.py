@@ -35,10 +35,10 @@ def table(tmp_path):
 def rows_of(path, columns=COLUMNS, first_block=0):
     """The rows as tuples of text, and the rejects as (row, reason)."""
     with Rejects(path.parent / "rejects.jsonl", limit=1) as rejects:
-        found = list(read_blocks(path, columns, rejects.add, first_block))
+        parsed = list(read_blocks(path, columns, rejects.add, first_block))
     listed = [json.loads(line) for line in rejects.path.read_text().splitlines()]
-    rows = [tuple(map(str, row)) for block in found for row in block.itertuples(index=False)]
-    return rows, [(each["line"], each["reason"]) for each in listed]
+    rows = [tuple(map(str, row)) for block in parsed for row in block.itertuples(index=False)]
+    return rows, [(entry["line"], entry["reason"]) for entry in listed]
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_an_id_that_floats_do_not_tell_from_another_is_refused():
 def test_a_rounded_number_as_text_is_no_id(table, value):
     with pytest.raises(ValueError, match="a rounded number"):
         canonical_id(value)
-    found, rejected = rows_of(table(row(1, hadm_id=f'"{value}"'), row(2)), ["hadm_id"])
-    assert found == [("3", "7")]
+    parsed, rejected = rows_of(table(row(1, hadm_id=f'"{value}"'), row(2)), ["hadm_id"])
+    assert parsed == [("3", "7")]
     assert rejected == [(2, "hadm_id is no id but a rounded number, as 1.23E+11 is")]
 
 
@@ -90,8 +90,8 @@ def test_a_float_that_a_reader_of_tables_makes_of_a_rounded_number_is_no_id():
 def test_a_flag_is_0_or_1_or_empty_and_nothing_else(table):
     header = b"Row_Id,HADM_ID,ISERROR\n"
     flags = ["", "0", "1", "1.0", "2", "-1", "0.5", "TRUE"]
-    found, rejected = rows_of(table(*(f"1,7,{flag}\n".encode() for flag in flags), header=header), ["iserror"])
-    assert [flag for _, flag in found] == ["", "0", "1", "1"]
+    parsed, rejected = rows_of(table(*(f"1,7,{flag}\n".encode() for flag in flags), header=header), ["iserror"])
+    assert [flag for _, flag in parsed] == ["", "0", "1", "1"]
     assert rejected == [(row, "iserror is no flag (0, 1, or empty)") for row in (6, 7, 8, 9)]
 
 
@@ -117,8 +117,8 @@ def test_text_over_several_lines_is_one_row_and_columns_come_as_asked(table, nam
 
 def test_missing_times_are_null_and_words_such_as_na_are_text(table):
     path = table(row(1, "", time="", text="NA"), row(2, text=""))
-    found, _ = rows_of(path, ["text", "hadm_id", "charttime"])
-    assert found == [("2", "NA", "", "NaT"), ("3", "", "7", "2150-01-02 03:04:05")]
+    parsed, _ = rows_of(path, ["text", "hadm_id", "charttime"])
+    assert parsed == [("2", "NA", "", "NaT"), ("3", "", "7", "2150-01-02 03:04:05")]
 
 
 WRONG_TIMES = ["2150-02-30 00:00:00", "2150-1-2 03:04:05", "02/01/2150", "2150-01-02", "2150-01-02T03:04:05", "noon"]
@@ -129,8 +129,8 @@ REASONS += ["too few fields", "not valid UTF-8", "too many fields"]
 
 def test_a_row_that_cannot_be_used_is_reported_by_its_number_alone_and_a_date_may_come_with_midnight(table):
     wrong = [*(row(1, time=time) for time in WRONG_TIMES), row(1, day="2150-13-01"), row(1, day="20500102")]
-    found, rejected = rows_of(table(row(1), *wrong, *WRONG_ROWS, row(2, day="2150-01-02 00:00:00")))
-    assert [(each[0], each[4]) for each in found] == [("2", "2150-01-02 00:00:00"), ("14", "2150-01-02 00:00:00")]
+    parsed, rejected = rows_of(table(row(1), *wrong, *WRONG_ROWS, row(2, day="2150-01-02 00:00:00")))
+    assert [(entry[0], entry[4]) for entry in parsed] == [("2", "2150-01-02 00:00:00"), ("14", "2150-01-02 00:00:00")]
     assert sorted(rejected) == list(enumerate(REASONS, 3))
 
 

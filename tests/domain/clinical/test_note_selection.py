@@ -41,8 +41,8 @@ def scores_of(path):
 
 @pytest.fixture
 def expected(trained_on):
-    found = ReadmissionScorer.load(trained_on(input="discharge")).score(SUMMARIES, precision="fp32")
-    return found.set_index("hadm_id")["probability"]
+    selected = ReadmissionScorer.load(trained_on(input="discharge")).score(SUMMARIES, precision="fp32")
+    return selected.set_index("hadm_id")["probability"]
 
 
 def test_of_a_raw_table_the_summaries_are_read_and_the_rest_is_counted(trained_on, expected, tmp_path, capsys):
@@ -51,8 +51,10 @@ def test_of_a_raw_table_the_summaries_are_read_and_the_rest_is_counted(trained_o
     scored = score_file(model, tmp_path / "noteevents.csv", tmp_path / "o.jsonl", precision="fp32")
     assert (scored.admissions, scored.left_out, scored.rejected) == (2, 4, 0)
     assert scores_of(tmp_path / "o.jsonl").to_dict() == pytest.approx(expected.to_dict(), abs=1e-5)
-    said = "left out 4 of 6 rows, which the model does not read: 3 × no discharge summary by category, 1 × marked as an"
-    assert said in (logged := capsys.readouterr().err)
+    stated = (
+        "left out 4 of 6 rows, which the model does not read: 3 × no discharge summary by category, 1 × marked as an"
+    )
+    assert stated in (logged := capsys.readouterr().err)
     assert "1 admissions have no other rows, and so no score" in logged
     assert "warning: the model was trained on text until the discharge; " in logged  # later reports reveal the outcome
     assert "has not the times for that, so that notes written later, which may name the outcome, are read" in logged
@@ -66,8 +68,8 @@ def test_a_dataset_is_read_alike(trained_on, expected, tmp_path):
     output = f"{tmp_path}/out/"
     scored = score_dataset(trained_on(input="discharge"), f"{tmp_path}/in/", output, precision="fp32")
     assert (scored.admissions, scored.left_out) == (2, 4)
-    found = pd.read_parquet(output).set_index("hadm_id")["probability"]
-    assert found.to_dict() == pytest.approx(expected.to_dict(), abs=1e-5)
+    selected = pd.read_parquet(output).set_index("hadm_id")["probability"]
+    assert selected.to_dict() == pytest.approx(expected.to_dict(), abs=1e-5)
 
 
 @pytest.mark.parametrize(

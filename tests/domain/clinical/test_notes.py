@@ -1,4 +1,4 @@
-"""Notes of stays: which are kept and in which order, and that a kill changes nothing."""
+"""Notes of stays: their selection and order, and the same files after a kill."""
 
 import csv
 import json
@@ -19,7 +19,6 @@ from bertrelay.errors import RequestError, WorkError
 from bertrelay.settings import InputFile
 from bertrelay.stage import StageContext
 from domain.clinical import mimic, notes
-from domain.clinical.records import note_database
 from domain.clinical.settings import NotesSettings
 
 ADMITTED = datetime(2101, 1, 1, 10)
@@ -94,9 +93,6 @@ def left_out(metrics):
     return {name.partition("/")[2]: count for name, count in metrics.items() if name.startswith("left_out/")}
 
 
-# Discharge summaries
-
-
 ORDERS = [  # rows, members of the stay, and the text in its order
     ([addendum("Addendum.", "2101-01-12"), report("Report.")], None, ["Report.", "Addendum."]),
     ([addendum("Addendum.", "2101-01-08"), report("Report.")], None, ["Report.", "Addendum."]),
@@ -144,20 +140,16 @@ def test_an_addendum_belongs_to_the_same_report_wherever_blocks_end(hospital, co
 def test_an_id_that_is_text_in_one_table_and_a_number_in_another_is_the_same(hospital, context):
     settings = hospital([report("Report.", hadm_id=" 100.0 ", subject_id="1.0")])
     cohort = stay() | {"hadm_id": 100, "subject_id": 1.0}
-    write_cohort(context.output.parent / "cohort", [cohort], {100.0: 100})
+    write_cohort(context.output.parent / "cohort", [cohort], {100.0: 100})  # of a user's own
     notes.run(settings, context)
     assert [(row["hadm_id"], row["subject_id"]) for row in read(context)] == [("100", "1")]
 
 
-def test_texts_are_cleaned_and_sections_point_into_the_joined_text(hospital, context):
+def test_the_text_of_a_stay_is_its_cleaned_notes(hospital, context):
     first = 'He said "no".\n\nAllergies:\nPenicillin on [**2101-1-2**]\n'
     notes.run(hospital([report(first), addendum("PLAN: rest, T 98.6")]), context)
     (row,) = read(context)
     assert row["text"] == 'He said "no".\n\nAllergies:\nPenicillin on [DATE]\n\nPLAN: rest, T 98.6'
-    assert [(section["name"], row["text"][section["start"] : section["end"]]) for section in row["sections"]] == [
-        ("allergies", "Allergies:\nPenicillin on [DATE]"),
-        ("plan", "PLAN: rest, T 98.6"),
-    ]
 
 
 def test_radiology_reports_are_before_the_summary_where_they_are_asked_for(hospital, context):
@@ -167,7 +159,7 @@ def test_radiology_reports_are_before_the_summary_where_they_are_asked_for(hospi
     assert texts(context) == {"100": ["First.", "Second.", "Report."]}
 
 
-# What becomes of each note is its text; the discharge is at 2101-01-11 10:00, hour 48 at 2101-01-03 10:00
+# A note's text is its expected result; the discharge is at 2101-01-11 10:00, hour 48 at 2101-01-03 10:00
 
 KEPT, NO_TIME = "Kept.", "without time and date"
 AFTER, RETURNED = "written too long after the discharge", "written after the next admission began"
@@ -177,7 +169,7 @@ RETURNS = {"stays": [stay(next_at=datetime(2101, 1, 12, 8))]}
 AROUND_DISCHARGE = [report(KEPT, "2101-01-11"), addendum(KEPT, "2101-01-13"), addendum(AFTER, "2101-01-14")]
 AROUND_RETURN = [report(KEPT, "2101-01-11"), addendum(RETURNED, "2101-01-20"), report(NO_TIME, "")]
 AROUND_RETURN += [report(RETURNED, "2101-01-12")]  # on that day, but at an hour that nobody knows
-FATES = {  # by claim: notes, settings, and of those that are kept how many have only a day and how many no store time
+SELECTIONS = {  # by claim: notes, settings, and of those that are kept the counts of only a day and of no store time
     "what has no place in a discharge text": (
         [
             note(KEPT, category="discharge Summary "),
@@ -259,9 +251,9 @@ FATES = {  # by claim: notes, settings, and of those that are kept how many have
 }
 
 
-@pytest.mark.parametrize(("rows", "given", "facts"), FATES.values(), ids=FATES)
-def test_each_note_is_kept_or_left_out_with_its_reason(hospital, context, rows, given, facts):
-    metrics = notes.run(hospital(rows, **given), context)
+@pytest.mark.parametrize(("rows", "options", "facts"), SELECTIONS.values(), ids=SELECTIONS)
+def test_each_note_is_kept_or_left_out_with_its_reason(hospital, context, rows, options, facts):
+    metrics = notes.run(hospital(rows, **options), context)
     expected = Counter(row["text"] for row in rows)
     assert (metrics["rows"], metrics["notes"], metrics["stays"]) == (len(rows), expected.pop(KEPT), 1)
     assert left_out(metrics) == expected
@@ -300,9 +292,6 @@ def test_of_who_dies_there_are_early_notes_only_where_death_came_later(hospital,
     assert (about["input"], about["stays"]) == ("early", "all") and "first 48 hours" in about["cut"]
 
 
-# MIMIC-IV
-
-
 def test_radiology_of_mimic_iv_is_a_table_of_its_own(hospital, context, tmp_path):
     settings = {**OF_IV_TABLE, "radiology": True}
     with pytest.raises(RequestError, match=r"radiology: there is no table radiology\.csv"):
@@ -322,24 +311,28 @@ def test_mimic_iv_has_no_early_notes_and_that_is_reported(hospital, context):
         notes.run(NotesSettings(mimic=of_a_stage, cohort=settings.cohort, **EARLY), context)
 
 
-# Settings and damage
-
-
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (None, r"expected a folder with cohort\.parquet and members\.parquet"),
-        (lambda table: pa.concat_tables([table, table]), "expected each hadm_id once .*found one in several rows"),
+        (None, r"cohort: expected a folder with cohort\.parquet and members\.parquet"),
+        (
+            lambda table: pa.concat_tables([table, table]),
+            "expected each hadm_id once, found that of row 1 again in row 2",
+        ),
+        (
+            lambda table: table.replace_schema_metadata({"bertrelay.clinical": "0"}),
+            "expected format 1 .* found 0; another",
+        ),
         (
             lambda table: table.set_column(1, "hadm_id", pa.array([1.5])),
-            "expected ids in .*found an id that is neither text nor a whole number",
+            "expected ids of .*found an id that is neither text nor a whole number",
         ),
         (
             lambda table: table.append_column("readmitted", pa.array(["no"])),
-            "expected readmitted in .*found 1 of 1 otherwise: 1 × 'no'",
+            "cohort: expected readmitted in .*found 1 of 1 otherwise: 1 × 'no'",
         ),
-        (lambda table: table.slice(0, 0), r"expected stays in .*cohort\.parquet, found none"),
-        (lambda table: table.drop_columns("next_stay_at"), r"expected a column next_stay_at .* Make the cohort again"),
+        (lambda table: table.slice(0, 0), r"cohort: expected stays in .*cohort\.parquet, found none"),
+        (lambda table: table.drop_columns("next_stay_at"), "found none named next_stay_at"),
     ],
 )
 def test_a_folder_that_is_no_cohort_is_reported(hospital, context, tmp_path, spoil, message):
@@ -348,7 +341,7 @@ def test_a_folder_that_is_no_cohort_is_reported(hospital, context, tmp_path, spo
         file.with_name("members.parquet").unlink()
     else:
         pq.write_table(spoil(pq.read_table(file)), file)
-    with pytest.raises(RequestError, match=f"cohort: {message}"):
+    with pytest.raises(RequestError, match=message):
         notes.run(settings, context)
 
 
@@ -456,9 +449,6 @@ def test_notes_dated_far_from_their_stay_are_counted(hospital, context, capsys):
     )
 
 
-# Memory and kills
-
-
 @pytest.fixture
 def many(hospital, monkeypatch):
     """Sixty stays with notes all over a table that is read in many blocks, and put together in many runs."""
@@ -482,51 +472,45 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from domain.clinical import NotesSettings, mimic, notes, write_notes
+from domain.clinical.note_store import NoteStore
 
 mimic.BLOCK_ROWS, notes.SHARD_CHARACTERS = 20, 4096
-place = notes.json if sys.argv[2] == "dumps" else notes
-work, calls = getattr(place, sys.argv[2]), []
+owner, calls = {"sort": NoteStore, "_write_shard": notes}[sys.argv[2]], []
+work = getattr(owner, sys.argv[2])
 
-def dying(*given, **named):
-    if sys.argv[2] != "dumps" or "kept" in given[0]:  # the counts of a block
-        calls.append(1)
-    if len(calls) == {"dumps": 2, "_write_shard": 4}[sys.argv[2]]:
+def dying(*arguments):
+    calls.append(1)
+    if len(calls) == {"sort": 1, "_write_shard": 4}[sys.argv[2]]:
         os.kill(os.getpid(), signal.SIGKILL)
-    return work(*given, **named)
+    return work(*arguments)
 
-setattr(place, sys.argv[2], dying)
+setattr(owner, sys.argv[2], dying)
 write_notes(NotesSettings.model_validate_json(sys.argv[1]), Path(sys.argv[3]))
 """
 
 
-@pytest.mark.parametrize("killed", ["dumps", "_write_shard"])  # in the transaction of a block, before a shard
-def test_after_a_kill_it_resumes_and_ends_as_in_one_piece(many, context, monkeypatch, killed):
+@pytest.mark.parametrize(("killed", "shards"), [("sort", 0), ("_write_shard", 3)])
+def test_a_killed_run_resumes_to_the_same_files(many, context, monkeypatch, killed, shards):
     command = [sys.executable, "-c", KILLED, many.model_dump_json(), killed, context.output]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-    assert len(list(context.work.glob("notes.parquet.partial/[0-9]*.parquet"))) == (3 * (killed == "_write_shard"))
-    read_rows, whole, choose_notes = [], other(context, "whole"), notes.choose_notes
+    assert len(list(context.work.glob("notes.parquet.partial/[0-9]*.parquet"))) == shards
+    computed, whole, text_of = [], other(context, "whole"), notes.text_of
     with monkeypatch.context() as patch:
-        patch.setattr(notes, "choose_notes", lambda *given: read_rows.extend(given[0]["row"]) or choose_notes(*given))
+        patch.setattr(notes, "text_of", lambda stay_notes: computed.append(1) or text_of(stay_notes))
         resumed = notes.write_notes(many, context.output)
-    assert read_rows[:1] == ([22] if killed == "dumps" else [])  # the first block was whole
     assert not context.work.exists()
-    monkeypatch.undo()
+    assert (len(computed) < 60) == (shards > 0)
     assert resumed == notes.run(many, whole)
     assert read(context) == read(whole) and [row["hadm_id"] for row in read(context)] == [str(n) for n in range(60)]
     for name in ("notes.json", "flow.csv", "tokens.txt", "rejects.jsonl"):
         assert (context.output / name).read_bytes() == (whole.output / name).read_bytes()
 
 
-def test_what_a_killed_run_of_other_settings_chose_is_not_kept(hospital, context, monkeypatch):
+def test_texts_of_a_killed_run_with_other_settings_are_not_taken(hospital, context, monkeypatch):
     rows = [report("In time."), report("Late.", day="2101-01-12")]
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(notes, "_write_texts", lambda *_: signal.raise_signal(signal.SIGINT))
+        patch.setattr(notes, "atomic_write", lambda *_: signal.raise_signal(signal.SIGINT))
         notes.write_notes(hospital(rows), context.output)
-    assert (context.work / "notes.sqlite").exists()
+    assert list(context.work.glob("notes.parquet.partial/*.parquet"))
     notes.write_notes(hospital(rows, after_discharge_hours=0), context.output)
     assert texts(context) == {"100": ["In time."]}
-
-
-def test_what_sqlite_reports_is_named(tmp_path):
-    with pytest.raises(WorkError, match="SQLite reports 'unable to open database file'"), note_database(tmp_path, ""):
-        pass

@@ -16,7 +16,7 @@ from noted_patients import write_stays
 
 from pipelines.cli import _exit_code
 
-OUTPUTS = {".parquet", ".sqlite"}
+OUTPUTS = {".parquet"}
 COHORT = """
 name = "private"
 [cohort]
@@ -61,22 +61,19 @@ def run(tmp_path, capfd, monkeypatch):
     return run_once
 
 
-# Tables of a hospital
-
-
 def put(table, column, value, first=1, share=1):
     """Breaks every `share`-th value of a column, from row `first` on."""
 
-    def broken(found):
-        place = found[table][0].index(column)
-        for row in found[table][first::share]:
-            row[place] = value
+    def broken(contents):
+        position = contents[table][0].index(column)
+        for row in contents[table][first::share]:
+            row[position] = value
 
     return broken
 
 
-def too_many_fields(found):
-    for row in found["NOTEEVENTS"][2::3]:
+def too_many_fields(contents):
+    for row in contents["NOTEEVENTS"][2::3]:
         row.append("QZXEXTRA")
 
 
@@ -103,8 +100,8 @@ FAULTS: dict[str, tuple[Callable[[Rows], object], float]] = {  # with `max_rejec
     "notes of unknown admissions": (put("NOTEEVENTS", "HADM_ID", "qzxH999"), 1),
     "no discharge summaries": (put("NOTEEVENTS", "CATEGORY", "QZXCATEGORY"), 1),
     "an empty cohort": (put("ADMISSIONS", "ADMISSION_TYPE", "NEWBORN"), 1),
-    "notes without a header": (lambda found: found["NOTEEVENTS"].pop(0), 1),
-    "admissions without a header": (lambda found: found["ADMISSIONS"].pop(0), 1),
+    "notes without a header": (lambda contents: contents["NOTEEVENTS"].pop(0), 1),
+    "admissions without a header": (lambda contents: contents["ADMISSIONS"].pop(0), 1),
 }
 DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "truncated notes": ("NOTEEVENTS", lambda raw: gzip.compress(raw)[:-900]),
@@ -118,8 +115,8 @@ DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
 
 @pytest.mark.parametrize(("fault", "max_rejects"), FAULTS.values(), ids=FAULTS)
 def test_broken_tables_show_no_mark(run, tmp_path, fault, max_rejects):
-    fault(found := tables())
-    write(tmp_path / "mimic", found)
+    fault(contents := tables())
+    write(tmp_path / "mimic", contents)
     assert run(COHORT.format(max_rejects=max_rejects))[0] in (1, 2)
 
 
@@ -132,10 +129,10 @@ def test_broken_files_show_no_mark(run, tmp_path, damage):
 
 
 def test_rejects_are_listed_by_row_and_reason_alone(run, tmp_path):
-    found = tables()
+    contents = tables()
     for fault in OF_ROWS:
-        fault(found)
-    write(tmp_path / "mimic", found)
+        fault(contents)
+    write(tmp_path / "mimic", contents)
     assert run()[0] == 0
     listed = "".join(Path(f"runs/private/{name}/latest/rejects.jsonl").read_text() for name in ("cohort", "notes"))
     for reason, count in REASONS.items():

@@ -43,16 +43,16 @@ def read(path):
 
 
 def by_subject(admissions):
-    found = defaultdict(list)
+    result = defaultdict(list)
     for row in admissions:
         begin, end = (datetime.fromisoformat(row[name]) for name in ("ADMITTIME", "DISCHTIME"))
         death = datetime.fromisoformat(row["DEATHTIME"]) if row["DEATHTIME"] else None
         dead = row["HOSPITAL_EXPIRE_FLAG"] == "1"
-        known = {"id": row["HADM_ID"], "begin": begin, "end": end, "kind": row["ADMISSION_TYPE"]}
-        found[row["SUBJECT_ID"]].append({**known, "death": death, "died": (death or end) if dead else None})
-    for rows in found.values():
+        reference = {"id": row["HADM_ID"], "begin": begin, "end": end, "kind": row["ADMISSION_TYPE"]}
+        result[row["SUBJECT_ID"]].append({**reference, "death": death, "died": (death or end) if dead else None})
+    for rows in result.values():
         rows.sort(key=lambda row: (row["begin"], row["end"], row["id"]))
-    return found
+    return result
 
 
 def births(patients):
@@ -109,10 +109,10 @@ def test_every_label_equals_that_of_a_slow_program_written_from_the_rules(hospit
     folder, subjects, born_on = hospital
     expected = slow(subjects, born_on)
     run(CohortSettings(mimic=str(folder), rules=rules), context)
-    found = pd.read_parquet(context.output / "cohort.parquet")
+    result = pd.read_parquet(context.output / "cohort.parquet")
     assert len(expected) > 1_800
-    assert dict(zip(found["hadm_id"], found["readmitted"], strict=True)) == {
+    assert dict(zip(result["hadm_id"], result["readmitted"], strict=True)) == {
         hadm_id: readmitted for hadm_id, (readmitted, _) in expected.items()
     }
     gaps = {hadm_id: gap for hadm_id, (_, gap) in expected.items() if gap is not None}
-    assert found.set_index("hadm_id")["gap_days"].dropna().to_dict() == pytest.approx(gaps)
+    assert result.set_index("hadm_id")["gap_days"].dropna().to_dict() == pytest.approx(gaps)

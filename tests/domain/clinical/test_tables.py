@@ -1,4 +1,4 @@
-"""Where the tables of MIMIC lie in a user's folder, and what of that folder a recipe's fingerprint counts."""
+"""Tables of MIMIC in a user's folder, and the files of it that a recipe's fingerprint counts."""
 
 from pathlib import Path
 
@@ -33,23 +33,23 @@ def lay(folder, *names):
     ],
 )
 def test_tables_are_found_in_any_case_packed_or_not_and_in_subfolders(tmp_path, names):
-    found = find_tables(lay(tmp_path, *names), HOSPITAL)
-    assert found == dict(zip(("admissions", "patients", "diagnoses_icd"), (tmp_path / n for n in names), strict=True))
+    files = find_tables(lay(tmp_path, *names), HOSPITAL)
+    assert files == dict(zip(("admissions", "patients", "diagnoses_icd"), (tmp_path / n for n in names), strict=True))
 
 
 def test_what_only_looks_like_a_table_is_none(tmp_path):
     folder = lay(
         tmp_path, "noteevents.csv", "radiology_detail.csv", "x.radiology.csv", "radiology.txt", ".git/radiology.csv"
     )
-    found = find_tables(folder, NOTES)
-    assert found == {"noteevents": folder / "noteevents.csv"}
-    assert note_version(found) == "III"
+    files = find_tables(folder, NOTES)
+    assert files == {"noteevents": folder / "noteevents.csv"}
+    assert note_version(files) == "III"
 
 
 @pytest.mark.parametrize(
-    ("names", "wanted", "message"),
+    ("names", "tables", "message"),
     [
-        (["ADMISSIONS.csv"], HOSPITAL, r"expected the table patients\.csv.* none in .*is read: admissions\. Give"),
+        (["ADMISSIONS.csv"], HOSPITAL, r"expected the table patients\.csv.* none in .*it has: admissions\. Give"),
         (
             ["a/ADMISSIONS.csv", "ADMISSIONS.csv.gz", "PATIENTS.csv"],
             HOSPITAL,
@@ -58,9 +58,9 @@ def test_what_only_looks_like_a_table_is_none(tmp_path):
         (["noteevents.csv", "discharge.csv"], NOTES, "tables of one MIMIC, found noteevents and discharge"),
     ],
 )
-def test_a_table_that_is_missing_or_there_twice_is_reported_with_what_is_there(tmp_path, names, wanted, message):
+def test_a_table_that_is_missing_or_there_twice_is_reported_with_what_is_there(tmp_path, names, tables, message):
     with pytest.raises(RequestError, match=message):
-        find_tables(lay(tmp_path, *names), wanted)
+        find_tables(lay(tmp_path, *names), tables)
 
 
 def parts(settings):
@@ -109,6 +109,6 @@ def test_a_cohort_alone_needs_no_notes_and_a_plan_of_all_says_which_table_is_mis
     )
     read = read_recipe(str(recipe), REGISTRY)
     planned = make_plan(read, RunOptions(runs=tmp_path / "runs", only=["cohort"]))
-    assert [each.step.name for each in planned.steps] == ["cohort"]
+    assert [planned_step.step.name for planned_step in planned.steps] == ["cohort"]
     with pytest.raises(RequestError, match=r"1 problem\n  \[notes\] mimic: expected the table noteevents\.csv"):
         make_plan(read, RunOptions(runs=tmp_path / "runs"))
