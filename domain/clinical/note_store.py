@@ -49,7 +49,9 @@ NOTES_OF_SPAN = """
 
 
 class Note(NamedTuple):
-    """A note of a stay, by the stay's number. charted: a time that sorts as text; row: the number of its row."""
+    """A note of a stay, by the stay's number. charted: a time that sorts as text; row: the number of its
+    row. Notes of one stay with equal times and numbers keep the order in which they are added.
+    """
 
     stay: int
     hadm_id: str | None

@@ -326,7 +326,8 @@ def sorted_notes(
             kinds.add(type(identifier))
             rejects.used()
             digest.update(json.dumps([name, text]).encode())
-            yield Note(numbers.setdefault(name, len(numbers)), None, 0, None, row.line, text)
+            # in the order in which they are read: in a dataset each of its files begins with line 1
+            yield Note(numbers.setdefault(name, len(numbers)), None, 0, None, 0, text)
 
     with open_note_store(beside.with_name(f".{beside.name}.notes")) as store:
         for block in blocks_of(numbered(), ROWS_AT_ONCE):

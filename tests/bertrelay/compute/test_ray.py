@@ -39,10 +39,9 @@ from bertrelay.inference.run_model import connect
 from bertrelay.privacy import sensitive_data, temporary_files_in
 from bertrelay.process_group import ProcessGroup
 from bertrelay.settings import InputFile
-from domain.clinical import train as clinical_training
-from domain.clinical.chunks import Chunker
+from domain.clinical import chunks as clinical_chunks
+from domain.clinical.chunks import Chunker, stored_chunk_tokens
 from domain.clinical.settings import ChunkSettings
-from domain.clinical.train import stored_chunk_tokens
 from domain.pretraining import corpus
 from domain.pretraining.corpus import build_corpus
 from domain.pretraining.settings import DocumentSource
@@ -445,15 +444,15 @@ class TestWorkers:
         assert contents[0] == contents[1] and len(contents[0]) == 2 + 7  # of 21, 20 and 20 rows
 
     def test_chunks_of_notes_are_cut_as_by_one_process(self, word_piece, many, tmp_path, monkeypatch):
-        monkeypatch.setattr(clinical_training, "SHARD_CHARACTERS", 100)
+        monkeypatch.setattr(clinical_chunks, "SHARD_CHARACTERS", 100)
         chunker, texts = Chunker(word_piece, ChunkSettings(max_tokens=8, max_chunks=2)), [*many, ""]
-        assemble, modes = clinical_training._assemble, list[int]()
+        assemble, modes = clinical_chunks._assemble, list[int]()
 
         def assembled(shards, folder):
             modes.extend(stat.S_IMODE(path.stat().st_mode) for path in shards.complete())
             assemble(shards, folder)
 
-        monkeypatch.setattr(clinical_training, "_assemble", assembled)
+        monkeypatch.setattr(clinical_chunks, "_assemble", assembled)
         for name, engine in (("here", LOCAL_ENGINE), ("there", ONE)):
             with sensitive_data():
                 stored_chunk_tokens(lambda: iter(texts), list(map(len, texts)), chunker, tmp_path / name, engine)
