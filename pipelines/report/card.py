@@ -226,15 +226,15 @@ def _training(result: Result, settings: CardSettings, with_files: bool) -> dict[
     corpus, parts = result.corpus or {}, result.done.parts
     without = corpus.get("english_without_translations", 0)
     counted = [
-        *((each["source"], each["language"], each["pairs"], each.get("train", 0)) for each in corpus["sources"]),
-        *((each["source"], ENGLISH, each["sentences"], each["drawn"]) for each in corpus.get("english_sources", [])),
+        *((source, source["language"], source["pairs"]) for source in corpus["sources"]),
+        *((source, ENGLISH, source["sentences"]) for source in corpus.get("english_sources", [])),
     ]
     rows = [
         [
-            _cell(_without_folders(source)) if with_files else f"source {number}",
-            *(language, f"{records:,}", f"{trained:,}"),
+            _cell(_without_folders(source["source"])) if with_files else f"source {number}",
+            *(language, f"{records:,}", f"{source.get('drawn', source.get('train', 0)):,}"),
         ]
-        for number, (source, language, records, trained) in enumerate(counted, 1)
+        for number, (source, language, records) in enumerate(counted, 1)
     ]
     made_of = {
         "teacher": settings.teacher or _reference(parts.get("teacher")),

@@ -7,6 +7,7 @@ drawn in proportion to the square root of their size, as languages are by Connea
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,9 +85,10 @@ class EpochItems:
     def _draw(self, source: int, epoch: int) -> Items:
         items, quota = self._by_source[source], int(self._quotas[source])
         positions = np.arange(epoch * quota, (epoch + 1) * quota)
+        cycles = positions // max(1, len(items))
         drawn = np.empty(quota, np.int64)
-        for cycle in range(int(positions[0]) // len(items), int(positions[-1]) // len(items) + 1) if quota else ():
-            in_cycle = positions // len(items) == cycle
+        for cycle in np.unique(cycles).tolist():
+            in_cycle = cycles == cycle
             order = np.random.default_rng((self._seed, source, cycle)).permutation(items)
             drawn[in_cycle] = order[positions[in_cycle] % len(items)]
         return drawn
@@ -131,13 +133,23 @@ def draw_english(
     facts = dict(corpus.facts)
     if not english.all():
         corpus = restrict_corpus(corpus, english, folder)
-        facts |= {"english": corpus.translated, "items": len(corpus)}
+        facts |= {"english": corpus.translated, "items": len(corpus), **_drawn_pairs(corpus)}
     if not len(sources):
         return replace(corpus, facts=facts), None
     by_source = zip(facts["english_sources"], counts.tolist(), strict=True)
     facts["english_sources"] = [{**source, "drawn": count} for source, count in by_source]
     facts["english_without_translations"] = len(corpus.english_sources)
     return replace(corpus, facts=facts), EpochItems(corpus, quotas, settings.seed)
+
+
+def _drawn_pairs(corpus: ParallelCorpus) -> dict[str, Any]:
+    """The facts about the pairs of a smaller corpus: how many are trained on, by language and by source."""
+    sources, train = corpus.facts["sources"], dict.fromkeys(corpus.facts["train"], 0)
+    counts = np.bincount(corpus.streams, minlength=len(sources)).tolist()
+    for source, count in zip(sources, counts, strict=True):
+        train[source["language"]] += count
+    drawn = [{**source, "drawn": count} for source, count in zip(sources, counts, strict=True)]
+    return {"train": train, "sources": drawn}
 
 
 def _spread(corpus: ParallelCorpus, counts: NDArray[np.integer], seed: int) -> Mask:

@@ -79,10 +79,8 @@ def sizes_within(seconds: float, costs: Costs) -> Sizes:
     another one.
     """
     sentence, pairs = costs.encode_english + costs.pass_english, costs.encode_pairs + costs.pass_pairs
-    fraction = (
-        min(1.0, max(seconds / 2, seconds - costs.english * sentence) / pairs) if costs.english else seconds / pairs
-    )
-    fraction = min(1.0, fraction)
+    for_pairs = max(seconds / 2, seconds - costs.english * sentence)
+    fraction = min(1.0, for_pairs / pairs)
     english = min(costs.english, int((seconds - fraction * pairs) / sentence + 1e-6)) if costs.english else 0
     rest = seconds - fraction * pairs - english * sentence
     one_pass = fraction * costs.pass_pairs + english * costs.pass_english
@@ -237,6 +235,8 @@ def _sample(corpus: ParallelCorpus, missing: Mask, context: StageContext) -> Ite
     rows = np.flatnonzero(missing[: len(corpus.english)])
     rows = rows if len(rows) >= SAMPLE else np.arange(len(corpus.english))
     english = mask_of(rows[np.unique(np.linspace(0, len(rows) - 1, SAMPLE).astype(np.int64))], len(corpus.english))
+    if group.is_main:
+        rmtree(folder, ignore_errors=True)  # of a killed run: the store has its vectors, so there is nothing to time
     with main_first(group):
         sample = restrict_corpus(corpus, english, folder / "corpus", with_retained=False)
     try:

@@ -51,7 +51,7 @@ from students.parallel.settings import ParallelSource
 from students.teacher import OpenedTeacher, open_teacher
 
 EXPLAINED, CRITERION = "dev/explained_variance", "dev/score"
-CORPUS_VERSION = 4
+CORPUS_VERSION = 5
 UNTRAINED = "untrained/"
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from bertrelay.compute.work import Compute, Executor, Work
 from bertrelay.data.arrow import Mask, mask_of
 from bertrelay.data.shards import ShardFiles, Span, even_spans
-from bertrelay.data.vectors import FLOAT32, Vectors, check_space, write_block
+from bertrelay.data.vectors import FLOAT32, check_space, write_block
 from bertrelay.encode_files import BlockEncoder, rows_per_shard
 from bertrelay.errors import plural
 from bertrelay.fingerprint import fingerprint
@@ -85,9 +85,10 @@ class VectorStore:
 
     def select(self, digests: NDArray[np.bytes_]) -> SelectedVectors:
         """The vectors of sentences that are all in the store."""
-        positions = DigestIndex(self._digests()).find(digests)
+        stored = self._digests()
+        positions = DigestIndex(stored).find(digests)
         assert (positions >= 0).all()
-        return SelectedVectors(self._vectors(), positions)
+        return SelectedVectors(np.memmap(self.folder / VECTORS, FLOAT32, "r", shape=(len(stored), self.dim)), positions)
 
     def _encode_unknown(
         self, encoding: BlockEncoder, digests: NDArray[np.bytes_], read: ReadRows, executor: Executor
@@ -128,12 +129,7 @@ class VectorStore:
 
     def _digests(self) -> NDArray[np.bytes_]:
         path = self.folder / DIGESTS
-        rows = path.stat().st_size // DIGEST.itemsize if path.is_file() else 0
-        return np.fromfile(path, DIGEST, rows) if rows else np.empty(0, DIGEST)
-
-    def _vectors(self) -> Vectors:
-        rows = (self.folder / DIGESTS).stat().st_size // DIGEST.itemsize
-        return np.memmap(self.folder / VECTORS, FLOAT32, "r", shape=(rows, self.dim))
+        return np.fromfile(path, DIGEST) if path.is_file() else np.empty(0, DIGEST)  # without an incomplete last one
 
     def _append_shards(self) -> None:
         """Appends the finished shards of this or an earlier call, and removes their folder.

@@ -71,6 +71,7 @@ PAIR_SCHEMA = pa.schema({"stream": pa.int16(), "english": pa.string(), "other": 
 REJECTS = "rejects.jsonl"
 ENGLISH_SOURCES = "english_sources.npy"
 """A file of corpora that have English sentences without translations."""
+STREAMS = "streams.npy"
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ class ParallelCorpus:
 
     english: the distinct English training sentences.
     english_sources: number of the source of each English sentence without translations. int16 (of them,)
+    streams: position in `facts["sources"]` of the source and language of each translation. int16 (translations,)
     targets: row of `english` whose teacher vector an item learns; NO_TARGET for a retained text. int32 (items,)
     weights: number of translations of an English item that has any, 1 of any other. int32 (items,)
     dev: the sentences held out, by language; no English one of them is in training in any language.
@@ -98,6 +100,7 @@ class ParallelCorpus:
     english: Sentences
     english_sources: NDArray[np.int16]
     translations: Sentences
+    streams: NDArray[np.int16]
     retained: Sentences
     targets: NDArray[np.int32]
     weights: NDArray[np.int32]
@@ -127,6 +130,7 @@ class ParallelCorpus:
             "english": Sentences(folder / "english.arrow"),
             "english_sources": np.load(sources, mmap_mode="r") if sources.is_file() else np.empty(0, np.int16),
             "translations": Sentences(folder / "translations.arrow"),
+            "streams": np.load(folder / STREAMS, mmap_mode="r"),
             "targets": np.load(folder / "targets.npy", mmap_mode="r"),
             "weights": np.load(folder / "weights.npy", mmap_mode="r"),
         }
@@ -203,6 +207,7 @@ def restrict_corpus(
         translated = english[targets]
         write_arrow(building / "english.arrow", SENTENCE_SCHEMA, corpus.english.select(english))
         write_arrow(building / "translations.arrow", SENTENCE_SCHEMA, corpus.translations.select(translated))
+        write_array(building / STREAMS, corpus.streams[translated])
         sources = corpus.english_sources[english[corpus.translated :]]
         write_array(building / ENGLISH_SOURCES, sources)
         rows = (np.cumsum(english) - 1).astype(np.int32)[targets[translated]]
@@ -465,6 +470,7 @@ def _write_items(folder: Path, sources: _Sources, train: Mask, english: Mask, re
     )
     write_arrow(folder / "english.arrow", SENTENCE_SCHEMA, chain.from_iterable(blocks))
     write_arrow(folder / "translations.arrow", SENTENCE_SCHEMA, select_rows(pairs, train, {"sentence": "other"}))
+    write_array(folder / STREAMS, pairs["stream"].to_numpy()[train])
     count, without = len(first), int(english.sum())
     if without:
         write_array(folder / ENGLISH_SOURCES, sources.sentences["source"].to_numpy()[english])

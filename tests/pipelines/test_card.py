@@ -201,7 +201,7 @@ def test_a_name_of_a_file_cannot_break_a_table(finished, tmp_path):
     done = json.loads((finished / "student/latest/done.json").read_text())
     (tmp_path / "stage/result/done.json").write_text(json.dumps(done))
     facts = json.loads((finished / "student/latest/corpus.json").read_text())
-    facts["sources"][0]["source"] = "/home/me/a|b<script>\n.tsv"
+    facts["sources"][0] |= {"source": "/home/me/a|b<script>\n.tsv", "pairs": 99, "train": 90, "drawn": 40}
     english = {"source": "/home/me/news.txt", "sentences": 2000, "train": 1900, "drawn": 1500}
     facts |= {"english_without_translations": 1500, "english_sources": [english]}
     (tmp_path / "stage/result/corpus.json").write_text(json.dumps(facts))
@@ -210,7 +210,7 @@ def test_a_name_of_a_file_cannot_break_a_table(finished, tmp_path):
     )
     teacher = read_done(finished / "student/latest").parts["teacher"]  # a folder, which nothing else names
     assert f"- teacher: a folder, sha256 {teacher.removeprefix('folder:')}" in written.read_text()
-    assert r"| a\|b&lt;script> .tsv | de |" in written.read_text() and "/home" not in written.read_text()
+    assert r"| a\|b&lt;script> .tsv | de | 99 | 40 |" in written.read_text() and "/home" not in written.read_text()
     assert "| news.txt | en | 2,000 | 1,500 |" in written.read_text()
     assert "English sentences without translations: 1,500." in written.read_text()
 

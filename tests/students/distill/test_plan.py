@@ -51,15 +51,22 @@ def test_what_is_planned_is_no_setting():
 
 def test_a_part_of_the_parallel_text_has_the_translations_of_its_english(tmp_path):
     pairs = [(f"sentence number {n}", f"Satz {n} {form}") for n in range(40) for form in "ab"]
-    corpus = build(tmp_path, [aligned(tmp_path, "de", pairs)])
+    corpus = build(tmp_path, [aligned(tmp_path, "de", pairs), aligned(tmp_path, "fr", pairs[:40])])
     settings = DistillSettings.model_validate(
         {"teacher": "./t", "base": "./b", "parallel": [{"path": "a.tsv", "others": {"de": "de"}}]}
     )
     part, epoch_items = draw_english(corpus, settings, tmp_path / "drawn", translated=10)
-    assert epoch_items is None and (part.translated, len(part), part.facts["english"]) == (10, 30, 10)
-    english = part.english.read(0, 10)
-    expected = {f"Satz {sentence.split()[-1]} {form}" for sentence in english for form in "ab"}
-    assert set(part.translations.read(0, 20)) == expected
+    english = part.english.read(0, 40)
+    numbers = [int(sentence.split()[-1]) for sentence in english]
+    german = {f"Satz {number} {form}" for number in numbers for form in "ab"}
+    french = 2 * sum(number < 20 for number in numbers)
+    assert epoch_items is None and (len(english), part.translated, len(german)) == (10, 10, 20) and 0 < french < 20
+    translations = part.translations.read(0, 99)
+    assert set(translations[:20]) == german and len(translations) == 20 + french
+    facts = part.facts
+    assert (facts["english"], facts["items"], facts["train"]) == (10, len(part), {"de": 20, "fr": french})
+    assert [(source["train"], source["drawn"]) for source in facts["sources"]] == [(80, 20), (40, french)]
+    assert corpus.facts["train"] == {"de": 80, "fr": 40}
 
 
 @pytest.fixture
@@ -98,6 +105,14 @@ def test_a_plan_is_made_once_and_a_killed_run_keeps_it_and_its_bits(settings, co
     (whole.output / "plan.json").write_text(json.dumps(plan))
     run(settings(60.0), whole)
     assert (whole.output / "model/model.safetensors").read_bytes() == killed
+
+
+def test_a_run_killed_while_it_measures_times_the_teacher_anew(settings, context, monkeypatch, kill_at):
+    """The store then has the vectors of the first sample, and a teacher without work would seem to cost nothing."""
+    monkeypatch.setattr(module, "SAMPLE", 8)
+    kill_at(module, "_time_steps", 1, lambda: run(settings(0.1), context))
+    monkeypatch.setattr(module, "_time_steps", lambda *_: 300.0)  # tokens a second
+    assert run(settings(0.1), context)["plan/teacher_sentences_per_second"] > 0
 
 
 def test_a_short_budget_takes_a_part_of_both_and_encodes_no_more(settings, context, monkeypatch):

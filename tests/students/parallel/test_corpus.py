@@ -62,7 +62,7 @@ def test_the_same_input_gives_the_same_bytes_whatever_the_hash_seed(tmp_path):
     assert other == first
     assert sorted(first) == [
         "corpus.json", "dev.json", "dev_untrained.json", "english.arrow", "rejects.jsonl", "retained.arrow",
-        "targets.npy", "translations.arrow", "weights.npy",
+        "streams.npy", "targets.npy", "translations.arrow", "weights.npy",
     ]  # fmt: skip
 
 
