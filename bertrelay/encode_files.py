@@ -294,11 +294,8 @@ class VectorFile:
 
         texts: read for a Parquet file. manifest_path: takes the manifest of an output that is a cache.
         """
-        stored, group, spans = (
-            self.encoding.stored,
-            executor.process_group,
-            even_spans(self.rows, rows_per_shard(self.rows)),
-        )
+        stored, group = self.encoding.stored, executor.process_group
+        spans = even_spans(self.rows, rows_per_shard(self.rows))
         dtype, columns = DTYPES[stored], stored_columns(self.encoding.encoder.dim, stored)
         shards = ShardFiles(output, spans, group, ".npy", write_block)
         shards.begin(self.manifest)

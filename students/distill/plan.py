@@ -210,11 +210,9 @@ def _measure(
     create_task: CreateTask,
 ) -> Rates:
     with _sample(corpus, missing, context) as (sample, folder), spinner("timing teacher and student"):
-        if new := int(missing_vectors(teacher, sample, context, precision, executor).sum()):
+        if missing_vectors(teacher, sample, context, precision, executor).any():
             teacher.encode(sample.english.read(0, WARMED), precision)  # the first batches compile kernels
-        started = time.monotonic()
         targets = fill_targets(teacher, sample, context, precision, executor)
-        sentences_per_second = new / (time.monotonic() - started) if new else None
         base, _ = shrink_base(create_base(settings, sample, teacher, context.cache), settings, sample, precision)
         student = fit_to_teacher(base, settings, sample, teacher, targets)
         freeze_layers(student, settings.frozen_layers)
@@ -222,7 +220,7 @@ def _measure(
         with main_first(context.process_group):
             task = create_task(timed, student, ItemTargets(sample, targets), folder / "tokens")
         tokens_per_second = _time_steps(task, timed, folder, precision)
-        return Rates(sentences_per_second, tokens_per_second, *_mean_tokens(corpus, student))
+        return Rates(targets.sentences_per_second, tokens_per_second, *_mean_tokens(corpus, student))
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """The vectors that a student learns: the teacher's, and the variance in units of which errors are measured."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
@@ -38,11 +38,13 @@ class Targets:
     variance: mean squared distance of the vectors to their mean, each weighted as in the loss. Errors are divided by
         it, so that 1 is what the mean vector scores and 0 the teacher, whatever its scale.
     is_unit: every vector has length 1.
+    sentences_per_second: rate of the teacher at the vectors that were computed for it; None where none were.
     """
 
     vectors: Vectors | SelectedVectors
     variance: float
     is_unit: bool
+    sentences_per_second: float | None = None
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def fill_targets(
     Raises RequestError, with a list of them in the output folder, for sentences of which a table has no vector.
     """
     digests = _digests(corpus)
-    vectors: SelectedVectors
+    rate: float | None = None
     if isinstance(teacher.model, VectorTable):
         if context.process_group.is_main:
             blocks = chain(corpus.blocks(corpus.encoded), [corpus.dev_texts])
@@ -102,8 +104,10 @@ def fill_targets(
     else:
         executor = executor or LocalExecutor(context.process_group)
         store, encoding = _store(teacher, teacher.model, context, precision, executor)
-        vectors = store.fill(encoding, digests, partial(_read, corpus), executor)
-    return targets_of(vectors, corpus.weights_of(np.arange(len(vectors))), "teacher")
+        rate = store.fill(encoding, digests, partial(_read, corpus), executor)
+        vectors = store.select(digests)
+    targets = targets_of(vectors, corpus.weights_of(np.arange(len(vectors))), "teacher")
+    return replace(targets, sentences_per_second=rate)
 
 
 def missing_vectors(

@@ -67,12 +67,13 @@ class VectorStore:
 
     def fill(
         self, encoding: BlockEncoder, digests: NDArray[np.bytes_], read: ReadRows, executor: Executor
-    ) -> SelectedVectors:
-        """The vectors of the sentences of a corpus; those that are not in the store are encoded and added.
+    ) -> float | None:
+        """Encodes and adds the vectors of the sentences of a corpus that are not in the store.
 
         digests: of all rows, (rows,). read: gives the sentences of rows; called in this process, for rising rows.
-        Every process of `executor` calls it. Raises RequestError when processes do not share the folder, and WorkError
-        for a vector that is not finite.
+        Every process of `executor` calls it. Returns the sentences encoded in a second, waiting for other calls left
+        out; None where none were. Raises RequestError when processes do not share the folder, and WorkError for a
+        vector that is not finite.
         """
         group = executor.process_group
         if on_main(lambda: len(self.missing(digests)), group):  # else nothing is written, and the lock not needed
@@ -80,8 +81,8 @@ class VectorStore:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 close_if_sensitive(self.folder)
             with locked_output(self.folder / VECTORS, group, wait=True):
-                self._encode_unknown(encoding, digests, read, executor)
-        return self.select(digests)
+                return self._encode_unknown(encoding, digests, read, executor)
+        return None
 
     def select(self, digests: NDArray[np.bytes_]) -> SelectedVectors:
         """The vectors of sentences that are all in the store."""
@@ -92,14 +93,14 @@ class VectorStore:
 
     def _encode_unknown(
         self, encoding: BlockEncoder, digests: NDArray[np.bytes_], read: ReadRows, executor: Executor
-    ) -> None:
+    ) -> float | None:
         group = executor.process_group
         if group.is_main:
             self._append_shards()
         check_shared(self.folder, group)
         unknown = on_main(lambda: self.missing(digests), group)
         if not len(unknown):
-            return
+            return None
         spans = spans_of(mask_of(unknown, len(digests)))
         shards = ShardFiles(self.folder / NEW, spans, group, ".npy", write_block)
         shards.begin({"sentences": hashlib.sha256(digests[unknown].tobytes()).hexdigest()})
@@ -113,10 +114,11 @@ class VectorStore:
             first, end = np.searchsorted(unknown, [span.first, span.end])
             return read(unknown[first:end])
 
-        fill(shards, Work(read_span, partial(_start, encoding), DESCRIPTION, "sentences"), executor)
+        result = fill(shards, Work(read_span, partial(_start, encoding), DESCRIPTION, "sentences"), executor)
         if group.is_main:
             self._append_shards()
         wait_for_all(group)
+        return result.rate
 
     def missing(self, digests: NDArray[np.bytes_]) -> NDArray[np.int64]:
         """The rows of sentences that are not in the store, of equal ones the first."""

@@ -2,6 +2,8 @@
 
 import json
 import os
+import time
+from contextlib import contextmanager
 from itertools import product
 
 import numpy as np
@@ -55,7 +57,8 @@ def vectors_of(teacher, folder, sentences=SENTENCES, group=SINGLE_PROCESS, **opt
     encoding = BlockEncoder.of(teacher, executor, {"precision": ComputePrecision.FP32, **options})
     store = VectorStore.of(encoding, "digest of the teacher", folder)
     digests = lookup_digests(sentences)
-    return np.asarray(store.fill(encoding, digests, lambda rows: [sentences[row] for row in rows], executor))
+    store.fill(encoding, digests, lambda rows: [sentences[row] for row in rows], executor)
+    return np.asarray(store.select(digests))
 
 
 def test_vectors_are_the_teachers_and_a_second_corpus_computes_only_what_is_new(teacher, tmp_path, encoded):
@@ -149,6 +152,21 @@ def test_files_of_sensitive_text_are_for_their_owner_also_where_they_were_open(t
     finally:
         os.umask(umask)
     assert {path.stat().st_mode & 0o077 for path in (folder, folder / "vectors.bin", folder / "digests.bin")} == {0}
+
+
+def test_the_rate_leaves_out_the_time_that_another_call_locks_the_store(teacher, tmp_path, monkeypatch):
+    @contextmanager
+    def locked_late(*_, **__):
+        time.sleep(3)
+        yield
+
+    monkeypatch.setattr(module, "locked_output", locked_late)
+    encoding, digests = BlockEncoder.of(teacher, LocalExecutor(), {"precision": "fp32"}), lookup_digests(SENTENCES)
+    store = VectorStore.of(encoding, "digest", tmp_path)
+    rates = [
+        store.fill(encoding, digests, lambda rows: [SENTENCES[row] for row in rows], LocalExecutor()) for _ in "ab"
+    ]
+    assert rates[0] > len(SENTENCES) / 3 and rates[1] is None
 
 
 def test_spans_have_the_rows_that_are_unknown():
