@@ -16,7 +16,7 @@ from bertrelay.data.records import Rejects
 from bertrelay.data.shards import Span
 from domain.clinical.model import save_model, start_model
 from domain.clinical.note_selection import NoteKinds
-from domain.clinical.predict_files import notes_table, sorted_notes
+from domain.clinical.predict_files import notes_source, notes_table, sorted_notes
 from domain.clinical.settings import ModelDescription, ScoreOptions
 from pipelines.cli import _exit_code
 
@@ -159,3 +159,12 @@ def test_notes_are_sorted_beside_the_output(tmp_path, monkeypatch):
         assert by_admission.of(Span(3, 5, 2)) == {"3": ["qzx"], "4": ["qzx"]}
         assert [path.name for path in Path("out").iterdir()] == [".o.csv.notes"]
     assert not list(Path("out").iterdir())
+
+
+def test_notes_of_an_admission_in_two_files_are_in_the_order_of_the_files(tmp_path):
+    (tmp_path / "in").mkdir()
+    for file, rows in {"0": [("a", "a1"), ("b", "b1"), ("b", "b2")], "1": [("b", "b3"), ("a", "a2")]}.items():
+        pd.DataFrame(rows, columns=["hadm_id", "text"]).to_parquet(tmp_path / f"in/{file}.parquet")
+    notes = notes_source(f"{tmp_path}/in/", ScoreOptions())
+    with Rejects(None) as rejects, sorted_notes(notes, tmp_path / "out", rejects, 1_000, READS_ALL) as by_admission:
+        assert by_admission.of(Span(0, 2, 2)) == {"a": ["a1", "a2"], "b": ["b1", "b2", "b3"]}
