@@ -64,19 +64,18 @@ def show_identifiers() -> Iterator[None]:
 
 @contextmanager
 def temporary_files_in(folder: Path) -> Iterator[None]:
-    """Sends temporary files to `folder`: Python's, SQLite's, and those of libraries that read the environment."""
-    names = ("TMPDIR", "SQLITE_TMPDIR")
-    before, usual = {name: os.environ[name] for name in names if name in os.environ}, tempfile.tempdir
+    """Sends temporary files to `folder`: Python's, and those of libraries that read the environment."""
+    before, usual = os.environ.get("TMPDIR"), tempfile.tempdir
     folder.mkdir(parents=True, exist_ok=True)
-    os.environ.update(dict.fromkeys(names, str(folder)))
-    tempfile.tempdir = str(folder)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
     try:
         yield
     finally:
         tempfile.tempdir = usual
-        for name in names:
-            del os.environ[name]
-        os.environ.update(before)
+        if before is None:
+            del os.environ["TMPDIR"]
+        else:
+            os.environ["TMPDIR"] = before
 
 
 def check_page(with_text: bool) -> None:

@@ -78,6 +78,5 @@ def test_permissions_follow_the_umask_and_a_folder_keeps_its_group(tmp_path):
 def test_temporary_files_lie_in_the_folder_and_no_longer_after_it(tmp_path):
     before = tempfile.gettempdir(), os.environ.get("TMPDIR")
     with temporary_files_in(tmp_path / "work"), tempfile.NamedTemporaryFile() as file:
-        assert Path(file.name).parent == tmp_path / "work" == Path(os.environ["SQLITE_TMPDIR"])
+        assert Path(file.name).parent == tmp_path / "work" == Path(os.environ["TMPDIR"])
     assert (tempfile.gettempdir(), os.environ.get("TMPDIR")) == before
-    assert "SQLITE_TMPDIR" not in os.environ
