@@ -9,6 +9,7 @@ import pytest
 
 from bertrelay.errors import BertRelayError, RequestError
 
+HEAVY = {"torch", "transformers", "pandas", "matplotlib", "accelerate", "duckdb", "datasketch"}
 LESSON = """
 # A short lesson.
 [student]
@@ -34,11 +35,26 @@ for words in {requests}:
         main(words)
     except SystemExit as ended:
         assert ended.code == 0
-    print("loaded", sorted({{"torch", "transformers", "pandas", "matplotlib", "accelerate"}} & set(sys.modules)))
+    print("loaded", sorted({HEAVY} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=True)
     assert [line for line in done.stdout.splitlines() if line.startswith("loaded")] == ["loaded []"] * 5
     assert done.stdout.count("SKIP") == 6
+
+
+def test_the_plan_of_a_clinical_recipe_loads_neither_torch_nor_duckdb(tmp_path):
+    script = f"""
+import sys
+from pipelines.cli import main
+try:
+    main(["plan", "clinic"])
+except SystemExit as ended:
+    assert not ended.code
+print("loaded", sorted({HEAVY} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=True)
+    *planned, loaded = done.stdout.splitlines()
+    assert any(line.startswith("RUN     notes") for line in planned) and loaded == "loaded []"
 
 
 def test_plan_says_why_in_columns_and_in_one_json_document(write_recipe, bertrelay, tmp_path):
