@@ -124,7 +124,7 @@ def of_answers(metrics: Metrics) -> Verdict | None:
 
 
 def _share_without_answer(scores: Metrics) -> float:
-    """The share of questions without an answer in their text, which is the F1 of never giving one.
+    """The fraction of questions without an answer in their text, which is the F1 of never giving one.
 
     The F1 of all is the mean of those with an answer and those without, in their shares.
     """

@@ -31,6 +31,7 @@ from bertrelay.model.tokenizer import before_sentences, plain_rules
 from bertrelay.progress import Bar, log
 from domain.clinical.settings import ChunkSettings
 from domain.text.sentences import sentence_spans
+from domain.text.words import UNSPACED
 
 Integers = NDArray[np.int64]
 
@@ -118,7 +119,7 @@ class Chunker:
     def words(self, chunk: str) -> tuple[Integers, Integers, Integers]:
         """A chunk's ids, (tokens,), special ones included; the word of each, -1 of those; its characters, (tokens, 2).
 
-        Tokenized without the text around it, which at its borders may give other pieces.
+        Tokenized without the text around it, which at its borders may give other subwords.
         """
         encoding = self._rules.encode(self._space + chunk)
         encoding.truncate(self.settings.max_tokens)
@@ -160,8 +161,7 @@ def token_spans(
 
 MARKERS = ("##", "Ġ", "▁")
 """How vocabularies mark subwords: WordPiece those inside a word, BPE of bytes and SentencePiece at its start."""
-UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
-"""Scripts that set no spaces between words: Thai, Lao, Burmese, Khmer, kana, ideographs."""
+WITHOUT_SPACES = re.compile(f"[{UNSPACED}]")
 
 
 def _word_starts(vocabulary: Mapping[str, int]) -> NDArray[np.bool_]:
@@ -171,7 +171,7 @@ def _word_starts(vocabulary: Mapping[str, int]) -> NDArray[np.bool_]:
     for token, number in vocabulary.items():
         bare, is_marked = token.removeprefix(marker), token.startswith(marker)
         inside = marker != "" and is_marked == (marker == MARKERS[0])
-        starts[number] = not inside or not bare[:1].isalnum() or UNSPACED.match(bare) is not None
+        starts[number] = not inside or not bare[:1].isalnum() or WITHOUT_SPACES.match(bare) is not None
     return starts
 
 

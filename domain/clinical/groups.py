@@ -90,9 +90,8 @@ def _slice_metrics(predicted: Predicted, seed: int) -> Metrics:
         means = {name: ratio(weights @ values, weights.sum(-1)) for name, values in columns.items()}
         return {"auroc": auroc(*counts), "auprc": average_precision(*counts), **means, **calibration(weights)}
 
-    fits = predicted.calibration_fits()(
-        np.ones(len(predicted.outcomes))
-    )  # a thousand for each group would take minutes
+    # Once, without resamples, which would take minutes for all groups.
+    fits = predicted.calibration_fits()(np.ones(len(predicted.outcomes)))
     without_intervals = {name: none_if_nan(value) for name, value in fits.items()}
     return with_intervals(of, predicted.subjects, distances=CALIBRATION_ERRORS, seed=seed) | without_intervals
 
