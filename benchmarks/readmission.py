@@ -6,7 +6,7 @@ more private memory.
     python -m benchmarks.readmission
     python -m benchmarks.readmission --model runs/clinic-mimic3/readmission/latest/model
 
-The notes are discharge summaries of the made-up hospital, of its default length and of MIMIC's (`--words`). Without
+The notes are discharge summaries of the synthetic hospital, of its default length and of MIMIC's (`--words`). Without
 --model the network is all-MiniLM-L6-v2's with a fresh head. Both get text and give log-odds, in turns in one process.
 Memory is that of a fresh process that has scored 10,000 admissions; there the network is a stand-in of one layer.
 """
@@ -41,7 +41,7 @@ SLACK_MB = 16.0
 
 
 def hospital_notes(folder: Path, words: int, count: int) -> list[str]:
-    """The cleaned discharge summaries of a made-up hospital, one for each admission."""
+    """The cleaned discharge summaries of a synthetic hospital, one for each admission."""
     settings = HospitalSettings.model_validate({"subjects": max(20, count), "words": words, "version": "IV"})
     write_hospital(folder, settings)
     (file,) = folder.rglob("discharge.csv.gz")
