@@ -48,7 +48,7 @@ LEAST_CHARACTERS = 200
 DECISIVE = {"precision", "with_text", "cleaned"}
 """The options that decide what is written."""
 SUMMARISED = ("unknown_share", "subwords_per_word", "reason", "n_chunks", "alarm")
-VERSION = 7
+VERSION = 8
 
 
 class ScoredFile(NamedTuple):
