@@ -18,7 +18,7 @@ from bertrelay.model.new import train_unigram, train_wordpiece
 from bertrelay.process_group import ProcessGroup
 from bertrelay.stage import StageContext
 
-sys.path.append(str(Path(__file__).parent))  # published_networks and forked are imported by name
+sys.path.append(str(Path(__file__).parent))  # published_networks, forked and others are imported by name
 
 LIKE_ROBERTA = ("roberta", "xlm-roberta", "mpnet")
 SIZES = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 40}

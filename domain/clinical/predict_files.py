@@ -26,7 +26,7 @@ from bertrelay.files import check_output, write_text
 from bertrelay.inference.run_model import BLOCK_CHARACTERS, DIGITS, ModelRun, open_run
 from bertrelay.privacy import sensitive_data
 from bertrelay.progress import Bar, log
-from bertrelay.settings import PrecisionName, options_of
+from bertrelay.settings import PrecisionName, settings_of
 from domain.clinical.note_selection import MARKS, NoteKinds, note_of_row, warn_of_mixed_ids
 from domain.clinical.note_store import Note, NoteStore, open_note_store
 from domain.clinical.settings import ModelDescription, OutcomeName, ScoreOptions
@@ -108,8 +108,7 @@ def score_file(
     Killed and called again it resumes. Raises RequestError, before anything is computed, for an input or output that
     cannot be what it should be, and WorkError when too many rows are unusable.
     """
-    output = Path(output)
-    settings = score_options(id_column, text_column, header, cleaned, max_rejects, with_text, precision, batch_tokens)
+    settings, output = settings_of(ScoreOptions, locals()), Path(output)
     check_output(output, SUFFIXES, notes, overwrite=overwrite)
     _check_page(page, admission, overwrite)
     table = notes_source(str(notes), settings)
@@ -152,11 +151,6 @@ def score_file(
     return summary._replace(rejected=rejects.counts.total(), left_out=left_out, chunks_per_second=rate)
 
 
-def score_options(*values: object) -> ScoreOptions:
-    """The values of all fields of `ScoreOptions`, in their order, as the options. Raises RequestError for bad ones."""
-    return options_of(ScoreOptions, dict(zip(ScoreOptions.model_fields, values, strict=True)))
-
-
 def _check_page(page: str | Path | None, admission: str | int | None, overwrite: bool) -> None:
     if page is not None:
         check_output(Path(page), (".html",), option="page", overwrite=overwrite)
@@ -191,6 +185,7 @@ def score_dataset(
         `ScoreOptions`. Rows that cannot be used are counted, and beside a folder listed in `OUTPUT.rejects.jsonl`.
     overwrite: replace a finished dataset of another model or input, which is an error otherwise.
     """
+    settings, where = settings_of(ScoreOptions, locals()), Engine.of(engine)
     import pyarrow as pa
 
     from bertrelay.data.parquet import Location, check_outside
@@ -199,8 +194,6 @@ def score_dataset(
     from domain.clinical.model import read_description
 
     check_outside(output, notes)
-    settings = score_options(id_column, text_column, header, cleaned, max_rejects, with_text, precision, batch_tokens)
-    where = Engine.of(engine)
     source, place = notes_source(notes, settings), Location(output)
     folder = model_folder(model, cache=cache)
     description = read_description(folder, task)

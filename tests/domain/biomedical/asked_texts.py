@@ -1,18 +1,12 @@
-"""Made-up texts of plain words with a disease and a chemical in them, one of which a question asks for."""
+"""Synthetic texts of plain words with a disease and a chemical in them, one of which a question asks for."""
 
 import json
 from typing import Literal, NamedTuple
 
 import numpy as np
 import pytest
-import torch
-from transformers import BertModel
 
 from bertrelay.errors import Stopped
-from bertrelay.model.network import save_backbone
-from bertrelay.model.new import bert_config, train_wordpiece
-from bertrelay.model.settings import NewEncoder
-from bertrelay.model.tokenizer import save_tokenizer
 from bertrelay.training.loop import Training
 from domain.biomedical.ner import model as ner
 from domain.biomedical.ner.settings import NerSettings
@@ -32,21 +26,6 @@ MENTIONS = {
 }
 ASKED = {"disease": "mild", "chemical": "given"}
 WORDS = 64
-SIZE = {"layers": 1, "dim": 32, "heads": 2, "vocabulary": 200, "max_tokens": 40, "dropout": 0.0}
-
-
-def save_random_bert(folder, texts, **size):
-    """Saves a BERT with random weights and the subwords of `texts`; returns its folder."""
-    size = NewEncoder.model_validate({**SIZE, **size})
-    tokenizer = train_wordpiece(texts, size.vocabulary, size.max_tokens)
-    torch.manual_seed(0)
-    network = BertModel(bert_config(size, tokenizer))
-    for weight in network.parameters():  # BERT starts so near to zero that all words look the same
-        if weight.dim() > 1:
-            torch.nn.init.normal_(weight, std=0.3)
-    save_backbone(network, folder)
-    save_tokenizer(tokenizer, folder, size.max_tokens, has_types=True)
-    return folder
 
 
 def asked(generator, name, place=None, mention=None, impossible=False, words=WORDS):

@@ -11,7 +11,8 @@ sys.path.append(str(Path(__file__).parent))  # asked_texts and real_files are im
 @pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory):
     """The folder of a random BERT whose subwords are those of the synthetic texts, and parts of their words."""
-    from asked_texts import ASKED, MENTIONS, PLAIN, save_random_bert
+    from asked_texts import ASKED, MENTIONS, PLAIN
+    from random_bert import save_random_bert
 
     words = " ".join([*PLAIN, *ASKED.values(), *MENTIONS["disease"], *MENTIONS["chemical"]])
     return save_random_bert(tmp_path_factory.mktemp("bert"), [words] * 3)

@@ -1,20 +1,13 @@
-"""Synthetic stays with notes, as the stages of cohort and notes write them, and a tiny BERT that knows their words."""
+"""Synthetic stays with notes, as the stages of cohort and notes write them."""
 
 import numpy as np
 import pandas as pd
-import torch
-from transformers import BertModel
 
-from bertrelay.model.network import save_backbone
-from bertrelay.model.new import bert_config, train_wordpiece
-from bertrelay.model.settings import NewEncoder
-from bertrelay.model.tokenizer import save_tokenizer
 from domain.clinical.notes import TEXT_SCHEMA
 from domain.clinical.stage_files import write_parquet
 
 HARMLESS = ["The wound is dry.", "Slept well.", "Ate all of the lunch.", "Walked with the nurse.", "Labs were drawn."]
 TELLING = "The failing heart came back again."
-SIZE = {"layers": 1, "dim": 32, "heads": 2, "vocabulary": 200, "max_tokens": 48, "dropout": 0.0}
 
 
 def text_of(generator, returns, sentences):
@@ -93,19 +86,4 @@ def write_early_stays(folder, table):
     lists = pa.array([[{"code": code, "version": version} for code, version in entry] for entry in codes])
     file = folder / "cohort/characteristics.parquet"
     write_parquet(file, pq.read_table(file).append_column("diagnoses", lists))
-    return folder
-
-
-def write_bert(folder):
-    """A random BERT whose pieces are of the sentences above, and of parts of their words."""
-    folder.mkdir(parents=True, exist_ok=True)
-    size = NewEncoder.model_validate(SIZE)
-    tokenizer = train_wordpiece([*HARMLESS, TELLING, "Hospital Course: Plan:"] * 3, size.vocabulary, size.max_tokens)
-    torch.manual_seed(0)
-    network = BertModel(bert_config(size, tokenizer))
-    for weight in network.parameters():  # BERT starts so near to zero that all words look the same
-        if weight.dim() > 1:
-            torch.nn.init.normal_(weight, std=0.15)
-    save_backbone(network, folder)
-    save_tokenizer(tokenizer, folder, size.max_tokens, has_types=True)
     return folder

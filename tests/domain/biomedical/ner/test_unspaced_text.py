@@ -4,7 +4,7 @@ import json
 from itertools import product
 
 import pytest
-from asked_texts import save_random_bert
+from random_bert import save_random_bert
 
 from bertrelay.cache import Cache
 from bertrelay.stage import StageContext
