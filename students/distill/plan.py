@@ -214,7 +214,7 @@ def _measure(
             teacher.encode(sample.english.read(0, WARMED), precision)  # the first batches compile kernels
         targets = fill_targets(teacher, sample, context, precision, executor)
         base, _ = shrink_base(create_base(settings, sample, teacher, context.cache), settings, sample, precision)
-        student = fit_to_teacher(base, settings, sample, teacher, targets)
+        student = fit_to_teacher(base, settings, sample, teacher, targets, precision)
         freeze_layers(student, settings.frozen_layers)
         timed = settings.model_copy(update={"epochs": WARM_UP + TIMED, "tracker": None, "patience": None})
         with main_first(context.process_group):

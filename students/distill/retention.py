@@ -18,7 +18,9 @@ from bertrelay.training.checkpoint import unique_tensors
 from students.compress.pruning import layer_stack
 from students.distill.start import START
 from students.distill.targets import Targets, targets_of
+from students.evaluate.verdicts import MEAN
 from students.parallel.corpus import ParallelCorpus
+from students.parallel.settings import ENGLISH
 
 FRACTIONS = (0.2, 0.4, 0.6, 0.8, 1.0)
 """Fractions of the way from the start's weights to the trained ones."""
@@ -26,7 +28,7 @@ FRACTIONS = (0.2, 0.4, 0.6, 0.8, 1.0)
 TOLERANCE = 0.002
 """A difference of accuracies that is chance, as they are measured on some thousand sentences."""
 
-ACCURACY = "translation_accuracy"
+ACCURACY, NEARNESS = "translation_accuracy", "dev/nearness/cosine/untrained/"
 
 
 def freeze_layers(encoder: SentenceEncoder, frozen_layers: int | None) -> None:
@@ -86,7 +88,8 @@ def average_with_start(
     undoes what was learnt (Wortsman et al. 2022, "Robust fine-tuning of zero-shot models").
 
     1. The weights at each of FRACTIONS are evaluated, and those of the start for the report.
-    2. Accuracies are averaged over trained sets and over untrained ones.
+    2. Accuracies are averaged over trained sets and over untrained ones, and cosines to the teacher's vectors over the
+       untrained ones.
     3. `best_fraction` chooses, and the student gets start + fraction · (trained − start).
 
     Example: a weight is 1.0 in the start and 2.0 after training.
@@ -95,12 +98,13 @@ def average_with_start(
         weight                  1.2    1.4    1.6    1.8    2.0
         accuracy, trained       .910   .940   .950   .960   .960
         accuracy, untrained     .810   .830   .8185  .780   .700
-        below the best by       .050   .020   .0115  .050   .130   the larger of both differences
+        nearness                .580   .600   .625   .630   .610
+        below the best by       .050   .030   .0115  .050   .130   the largest of the three differences
 
     0.6 is chosen, the weight is 1.6.
 
     evaluate: computes the metrics of the weights that `student` has; every process calls it.
-    Returns the metrics of the chosen weights, `trained_share` (the fraction), and the mean accuracies at all fractions.
+    Returns the metrics of the chosen weights, `trained_share` (the fraction), and the means at all fractions.
     """
     start = unique_tensors(SentenceEncoder.load(context.work / START, student.device))
     trained = {name: tensor.clone() for name, tensor in unique_tensors(student).items()}
@@ -111,35 +115,38 @@ def average_with_start(
             _load_between(student, start, trained, fraction)
             metrics[fraction] = broadcast_from_main(evaluate(context.process_group), context.process_group)
             bar.advance()
-    accuracies = {fraction: mean_accuracies(at_fraction) for fraction, at_fraction in metrics.items()}
-    best = best_fraction(accuracies)
+    means = {fraction: held_out_means(at_fraction) for fraction, at_fraction in metrics.items()}
+    best = best_fraction(means)
     _load_between(student, start, trained, best)
-    means = {
-        f"average/{fraction}/{kind}": mean for fraction, kinds in accuracies.items() for kind, mean in kinds.items()
-    }
-    return {**metrics[best], **means, "trained_share": best}
+    averages = {f"average/{fraction}/{kind}": mean for fraction, kinds in means.items() for kind, mean in kinds.items()}
+    return {**metrics[best], **averages, "trained_share": best}
 
 
-def mean_accuracies(metrics: Metrics) -> dict[str, float]:
-    """The mean translation accuracy of the `trained` sets and of the `untrained` ones, over both directions."""
+def held_out_means(metrics: Metrics) -> dict[str, float]:
+    """The mean translation accuracy of the `trained` sets and of the `untrained` ones, over both directions.
+
+    And `nearness`: the mean cosine to the teacher's vectors over the untrained languages, where it is measured.
+    """
     kinds: dict[str, list[float]] = {}
     for name, value in metrics.items():
         if value is not None and name.startswith(f"dev/{ACCURACY}/"):
             kinds.setdefault("untrained" if "/untrained/" in name else "trained", []).append(float(value))
+        elif value is not None and name.startswith(NEARNESS) and name.removeprefix(NEARNESS) not in (ENGLISH, MEAN):
+            kinds.setdefault("nearness", []).append(float(value))
     return {kind: float(np.mean(values)) for kind, values in kinds.items()}
 
 
-def best_fraction(accuracies: Mapping[float, Mapping[str, float]]) -> float:
-    """The largest of FRACTIONS whose worse kind of sets is nearest to the best accuracy of that kind, within TOLERANCE.
+def best_fraction(means: Mapping[float, Mapping[str, float]]) -> float:
+    """The largest of FRACTIONS whose worst mean is nearest to the best of that kind, within TOLERANCE.
 
-    accuracies: by fraction and by kind, as `mean_accuracies` gives them.
+    means: by fraction and by kind, as `held_out_means` gives them.
 
-    A fraction counts by the kind, trained or untrained, in which it is farther below the best of all fractions: a gain
-    in one does not pay for a loss in the other. See `average_with_start` for an example.
+    A fraction counts by the kind in which it is farthest below the best of all fractions: a gain in one does not pay
+    for a loss in another. See `average_with_start` for an example.
     """
-    kinds = accuracies[FRACTIONS[0]].keys()
-    best = {kind: max(accuracies[fraction][kind] for fraction in FRACTIONS) for kind in kinds}
-    below = {fraction: max(best[kind] - accuracies[fraction][kind] for kind in kinds) for fraction in FRACTIONS}
+    kinds = means[FRACTIONS[0]].keys()
+    best = {kind: max(means[fraction][kind] for fraction in FRACTIONS) for kind in kinds}
+    below = {fraction: max(best[kind] - means[fraction][kind] for kind in kinds) for fraction in FRACTIONS}
     return max(fraction for fraction in FRACTIONS if below[fraction] <= min(below.values()) + TOLERANCE)
 
 

@@ -104,13 +104,17 @@ class DistillSettings(TrainingSettings):
     intermediate_size: Positive | None = None
     """Neurons of each feed-forward layer of the base to keep, those that its output depends on most. With
     `trim_vocabulary`, `layers` or this, sizes before and after are metrics."""
+    head_neurons: Positive | None = None
+    """Neurons of a hidden layer between the base's vectors and the student's, fitted before the first step; when absent
+    the map is linear."""
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Dropout in every layer while training; the base's own when absent."""
     frozen_layers: Annotated[int, Field(ge=0)] | None = None
     """The token embeddings and this many of the lowest layers keep their weights; 0: only the embeddings."""
     average_with_start: bool = False
-    """Choose the weights between start and end whose worse accuracy, on `dev` or `dev_untrained`, is nearest to its
-    best; within 0.002 those nearest the end."""
+    """Choose the weights between start and end that are nearest to the best in the accuracy on `dev`, in that on
+    `dev_untrained` and in the cosine to the teacher there, by the worst of the three; within 0.002 those nearest the
+    end."""
     objectives: Objectives = Objectives()
     """Weights of the losses."""
     retained: list[Table] = []
@@ -153,6 +157,7 @@ class DistillSettings(TrainingSettings):
             refuse_idle(self, "teacher_prompt", because="the teacher is a file of vectors")
         if not isinstance(self.base, ModelSource):
             refuse_idle(self, "trim_vocabulary", because="the vocabulary of this base is trained on the corpus")
+            refuse_idle(self, "head_neurons", because="this base is not pretrained, so there is nothing to fit it to")
         if isinstance(self.base, NewEncoder):
             refuse_idle(self, "frozen_layers", "average_with_start", because="a new network knows nothing to keep")
         if not self.retained:

@@ -5,28 +5,25 @@ from copy import deepcopy
 from itertools import islice
 from typing import Any, cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast, XLMRobertaConfig, XLMRobertaModel
 
 from bertrelay.cache import Cache
-from bertrelay.device import ComputePrecision, default_device
+from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_json
 from bertrelay.model.dropout import set_dropout
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.layout import Prompts
 from bertrelay.model.new import WORD_START, layer_sizes, new_network, train_unigram
-from bertrelay.model.pooling import Projection, linear_projection
 from bertrelay.model.settings import NewEncoder
 from bertrelay.process_group import main_first
-from bertrelay.progress import spinner
 from bertrelay.stage import Metrics, StageContext
 from students.compress.pruning import keep_layers, keep_neurons
 from students.compress.sizes import before_and_after, counts
 from students.compress.vocabulary import trim_vocabulary
+from students.distill.head import fit_hidden_head, fit_linear_head
 from students.distill.settings import DistillSettings, TeacherCopy
 from students.distill.targets import Targets
 from students.parallel.corpus import ParallelCorpus
@@ -41,12 +38,6 @@ COPIED_CONFIG = (
 )
 ROLES = ("cls_token", "sep_token", "pad_token", "unk_token", "mask_token")
 VOCABULARY_SENTENCES = 500_000  # enough to learn subwords from; they are held in memory
-FITTED_SENTENCES = 32_768
-RIDGE = 0.01  # times the mean square of the vectors
-UNTRAINED_RIDGE = 1.0  # less would blow up the directions in which vectors of random weights hardly differ
-SOFTENING = 0.25
-"""Power to which the singular values of a pretrained base's fitted map are raised. 1 is the ridge regression, which
-drops the directions that the corpus does not show; 0 an orthogonal map, which keeps all and hardly fits the targets."""
 START = "start"
 """Folder, in the stage's work folder, of the student before its first step."""
 SIZES = "sizes.json"
@@ -150,7 +141,7 @@ def start_student(
         if sizes is None:
             base = create_base(settings, corpus, teacher, context.cache)
             smaller, sizes = shrink_base(base, settings, corpus, precision)
-            fit_to_teacher(smaller, settings, corpus, teacher, targets).save(folder)
+            fit_to_teacher(smaller, settings, corpus, teacher, targets, precision).save(folder)
             write_json(folder / SIZES, sizes)
     student = SentenceEncoder.load(folder)
     if settings.dropout is not None:
@@ -202,15 +193,21 @@ def shrink_base(
 
 
 def fit_to_teacher(
-    base: SentenceEncoder, settings: DistillSettings, corpus: ParallelCorpus, teacher: OpenedTeacher, targets: Targets
+    base: SentenceEncoder,
+    settings: DistillSettings,
+    corpus: ParallelCorpus,
+    teacher: OpenedTeacher,
+    targets: Targets,
+    precision: ComputePrecision,
 ) -> SentenceEncoder:
     """A student whose vectors have the size and scale of the teacher's.
 
     With a unit-norm teacher it ends in a normalisation. Where sizes differ, or the teacher's vectors have other lengths
     than 1, it gets a projection that starts as the regression from its vectors to the teacher's, so that training does
-    not spend steps, or Adam's state, on learning mean and scale.
+    not spend steps, or Adam's state, on learning mean and scale. With `head_neurons` it gets two, which are fitted.
     """
-    needs_projection = base.dim != teacher.dim or not targets.is_unit
+    is_pretrained = not isinstance(settings.base, NewEncoder | TeacherCopy)
+    needs_projection = base.dim != teacher.dim or not targets.is_unit or settings.head_neurons is not None
     student = SentenceEncoder(
         base.backbone,
         base.tokenizer,
@@ -221,56 +218,13 @@ def fit_to_teacher(
         prompts=base.prompts,
         spaces=teacher.spaces,
     )
-    if needs_projection:
-        is_pretrained = not isinstance(settings.base, NewEncoder | TeacherCopy)
-        student.projection = fitted_projection(student, corpus, targets, is_pretrained=is_pretrained)
+    if settings.head_neurons:
+        student.projection = fit_hidden_head(student, corpus, targets, settings.head_neurons, precision, settings.seed)
+    elif needs_projection:
+        student.projection = fit_linear_head(student, corpus, targets, is_pretrained=is_pretrained)
     return student
 
 
 def _sample(corpus: ParallelCorpus) -> Iterator[str]:
     """Yields the sentences of the corpus; of a large one VOCABULARY_SENTENCES that are evenly spread."""
     return islice(corpus, 0, None, -(-len(corpus) // VOCABULARY_SENTENCES))
-
-
-@spinner("fitting the start")
-def fitted_projection(
-    student: SentenceEncoder, corpus: ParallelCorpus, targets: Targets, *, is_pretrained: bool
-) -> Projection:
-    """A linear map from the student's pooled vectors before its first step to the teacher's vectors.
-
-    1. FITTED_SENTENCES sentences, evenly spread over the corpus, are encoded; they count as they do in the loss.
-    2. Ridge regression of the teacher's vectors on the pooled ones: W = (C + λI)⁻¹ D, with the covariance C of the
-       pooled vectors and their covariance D with the teacher's.
-    3. For a pretrained base the singular values of W are raised to the power SOFTENING and scaled to the least error.
-       The base keeps more of its differences between sentences that are unlike the corpus, and sentences of the
-       corpus are nearly as close to their targets.
-
-    Example of 3: two pooled dimensions with C = I, of which the corpus shows the second little, D = diag(16, 1), and
-    λ ≈ 0. The regression is W = diag(16, 1), and a difference in the second dimension nearly gets lost. Its singular
-    values become 16^¼ = 2 and 1, and the scale of least error is (2·16 + 1·1) / (2² + 1²) = 6.6: the map is
-    diag(13.2, 6.6), in which the second dimension counts half as much as the first, not a sixteenth.
-    """
-    items = np.unique(np.linspace(0, corpus.taught - 1, FITTED_SENTENCES).astype(np.int64))
-    sentences = [corpus.texts(item, item + 1)[0] for item in items.tolist()]
-    fractions = corpus.weights_of(items) / corpus.weights_of(items).sum()  # (sentences,)
-    bare = student.with_parts(projection=None, normalize=False)
-    pooled = bare.to(default_device()).encode(sentences, precision="fp32").astype(np.float64)  # (sentences, pooled)
-    teacher = targets.vectors[corpus.rows(items)].astype(np.float64)  # (sentences, dim)
-    pooled_mean, teacher_mean = fractions @ pooled, fractions @ teacher
-    weighted = fractions[:, None] * (pooled - pooled_mean)  # (sentences, pooled)
-    covariance, cross = weighted.T @ (pooled - pooled_mean), weighted.T @ (teacher - teacher_mean)
-    ridge = (RIDGE if is_pretrained else UNTRAINED_RIDGE) * np.trace(covariance) / len(covariance)
-    weight = np.linalg.solve(covariance + ridge * np.eye(len(covariance)), cross)  # (pooled, dim)
-    if is_pretrained:
-        weight = soften(weight, covariance, cross)
-    return linear_projection(torch.from_numpy(weight.T), torch.from_numpy(teacher_mean - pooled_mean @ weight))
-
-
-def soften(
-    weight: NDArray[np.float64], covariance: NDArray[np.float64], cross: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Step 3 of `fitted_projection`, on the map `weight` (pooled, dim), with C and D as `covariance` and `cross`."""
-    left, singular_values, right = np.linalg.svd(weight, full_matrices=False)
-    softened = (left * singular_values**SOFTENING) @ right  # (pooled, dim)
-    scale = (softened * cross).sum() / (softened * (covariance @ softened)).sum()
-    return np.asarray(softened * scale)

@@ -37,7 +37,7 @@ from students.distill.retention import (
     ACCURACY,
     average_with_start,
     freeze_layers,
-    mean_accuracies,
+    held_out_means,
     retained_targets,
 )
 from students.distill.settings import DistillSettings
@@ -251,7 +251,7 @@ class DistillationTask:
             metrics[f"dev/sentences/{UNTRAINED}{language}"] = len(translations.other)
         if distances:
             metrics[EXPLAINED] = 1 - float(np.mean(distances))
-            accuracy = mean_accuracies(metrics).get("untrained", metrics[EXPLAINED])
+            accuracy = held_out_means(metrics).get("untrained", metrics[EXPLAINED])
             metrics[CRITERION] = float(np.mean([metrics[EXPLAINED], accuracy]))
         return metrics
 

@@ -20,7 +20,7 @@ from students.distill.retention import (
     average_with_start,
     best_fraction,
     freeze_layers,
-    mean_accuracies,
+    held_out_means,
 )
 from students.distill.settings import DistillSettings
 from students.distill.targets import ItemTargets, Targets
@@ -119,10 +119,15 @@ def test_means_are_of_trained_and_untrained_sets_apart():
         "dev/translation_accuracy/en-de": 0.5,
         "dev/translation_accuracy/de-en": 0.7,
         "dev/translation_accuracy/untrained/en-tr": 0.25,
+        "dev/nearness/cosine/untrained/tr": 0.4,
+        "dev/nearness/cosine/untrained/ja": 0.2,
+        "dev/nearness/cosine/untrained/en": 0.9,
+        "dev/nearness/cosine/untrained/mean": 0.3,
+        "dev/nearness/cosine/de": 0.8,
         "dev/mse/de": 3.0,
         "dev/explained_variance": 0.1,
     }
-    assert mean_accuracies(metrics) == {"trained": pytest.approx(0.6), "untrained": 0.25}
+    assert held_out_means(metrics) == {"trained": pytest.approx(0.6), "untrained": 0.25, "nearness": pytest.approx(0.3)}
 
 
 def test_the_weights_of_a_fraction_lie_on_the_line_from_the_start(student, context):

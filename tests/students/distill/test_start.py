@@ -12,8 +12,9 @@ from bertrelay.device import ComputePrecision
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.pooling import Projection
 from students.distill import start as module
+from students.distill.head import soften
 from students.distill.settings import DistillSettings
-from students.distill.start import soften, start_student
+from students.distill.start import start_student
 from students.distill.targets import fill_targets
 from students.teacher import OpenedTeacher
 
@@ -85,7 +86,7 @@ def test_the_projection_begins_as_the_ridge_regression_from_the_pooled_vectors(
 
 
 def test_softening_evens_out_what_the_corpus_hardly_shows():
-    """The example of `fitted_projection`."""
+    """The example of `fit_linear_head`."""
     cross = np.diag([16.0, 1.0])
     np.testing.assert_allclose(soften(cross, np.eye(2), cross), np.diag([13.2, 6.6]))
 

@@ -1,0 +1,228 @@
+"""The map from a base's pooled vectors to the teacher's, fitted before the first step: one linear layer, or two."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import dropout, gelu
+
+from bertrelay.device import ComputePrecision, default_device
+from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.pooling import Projection, linear_projection
+from bertrelay.progress import spinner
+from students.distill.targets import Targets
+from students.parallel.corpus import ParallelCorpus
+
+LINEAR_SENTENCES = 32_768
+RIDGE = 0.01  # times the mean square of the vectors
+UNTRAINED_RIDGE = 1.0  # less would blow up the directions in which vectors of random weights hardly differ
+SOFTENING = 0.25
+"""Power to which the singular values of a pretrained base's fitted map are raised. 1 is the ridge regression, which
+drops the directions that the corpus does not show; 0 an orthogonal map, which keeps all and hardly fits the targets."""
+HIDDEN_SENTENCES = 65_536
+"""Sentences that a hidden layer is fitted on: it has more weights than a linear map."""
+PASSES, BATCH, LEARNING_RATE, WEIGHT_DECAY, DROPOUT = 8, 512, 2e-3, 0.05, 0.2
+"""Of the training of a hidden layer by AdamW."""
+BLOCK = 8192  # rows in float64
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Sentences of a corpus that a head is fitted on.
+
+    fractions: weight of each in the loss, (sentences,), 1 together.
+    pooled: the base's pooled vectors, (sentences, pooled).
+    rows: the row of `targets` that each learns, (sentences,).
+    """
+
+    fractions: NDArray[np.float64]
+    pooled: NDArray[np.float32]
+    rows: NDArray[np.integer]
+    targets: Targets
+
+    @classmethod
+    def encode(
+        cls,
+        student: SentenceEncoder,
+        corpus: ParallelCorpus,
+        targets: Targets,
+        sentences: int,
+        precision: ComputePrecision,
+    ) -> "Sample":
+        """At most `sentences` sentences, evenly spread over the corpus; they count as they do in the loss."""
+        items = np.unique(np.linspace(0, corpus.taught - 1, sentences).astype(np.int64))
+        texts = [corpus.texts(item, item + 1)[0] for item in items.tolist()]
+        weights = corpus.weights_of(items)
+        bare = student.with_parts(projection=None, normalize=False)
+        pooled = bare.to(default_device()).encode(texts, precision=precision)
+        return cls(weights / weights.sum(), pooled, corpus.rows(items), targets)
+
+    def blocks(self) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]]:
+        """Yields fractions (block,), pooled vectors (block, pooled) and the teacher's (block, dim), in float64."""
+        for start in range(0, len(self.rows), BLOCK):
+            block = slice(start, start + BLOCK)
+            teacher = self.targets.vectors[self.rows[block]].astype(np.float64)
+            yield self.fractions[block], self.pooled[block].astype(np.float64), teacher
+
+
+@dataclass(frozen=True)
+class Regression:
+    """A ridge regression of the teacher's vectors on the pooled ones, W = (C + λI)⁻¹ D.
+
+    weight: W, (pooled, dim). means: of pooled vectors (pooled,) and of the teacher's (dim,).
+    covariance: C of the pooled vectors, (pooled, pooled). cross: D, with the teacher's, (pooled, dim).
+    """
+
+    weight: NDArray[np.float64]
+    pooled_mean: NDArray[np.float64]
+    teacher_mean: NDArray[np.float64]
+    covariance: NDArray[np.float64]
+    cross: NDArray[np.float64]
+
+    @classmethod
+    def fit(cls, sample: Sample, ridge: float) -> "Regression":
+        """The regression on the sample; λ is `ridge` times the mean variance of a pooled dimension."""
+        pooled_mean = sum(fractions @ pooled for fractions, pooled, _ in sample.blocks())
+        teacher_mean = sum(fractions @ teacher for fractions, _, teacher in sample.blocks())
+        covariance = cross = np.zeros(())
+        for fractions, pooled, teacher in sample.blocks():
+            weighted = fractions[:, None] * (pooled - pooled_mean)  # (block, pooled)
+            covariance = covariance + weighted.T @ (pooled - pooled_mean)
+            cross = cross + weighted.T @ (teacher - teacher_mean)
+        penalty = ridge * np.trace(covariance) / len(covariance)
+        weight = np.linalg.solve(covariance + penalty * np.eye(len(covariance)), cross)
+        return cls(weight, np.asarray(pooled_mean), np.asarray(teacher_mean), covariance, cross)
+
+
+@spinner("fitting the start")
+def fit_linear_head(
+    student: SentenceEncoder, corpus: ParallelCorpus, targets: Targets, *, is_pretrained: bool
+) -> Projection:
+    """A linear map from the student's pooled vectors before its first step to the teacher's vectors.
+
+    1. LINEAR_SENTENCES sentences, evenly spread over the corpus, are encoded; they count as they do in the loss.
+    2. Ridge regression of the teacher's vectors on the pooled ones: W = (C + λI)⁻¹ D, with the covariance C of the
+       pooled vectors and their covariance D with the teacher's.
+    3. For a pretrained base the singular values of W are raised to the power SOFTENING and scaled to the least error.
+       The base keeps more of its differences between sentences that are unlike the corpus, and sentences of the
+       corpus are nearly as close to their targets.
+
+    Example of 3: two pooled dimensions with C = I, of which the corpus shows the second little, D = diag(16, 1), and
+    λ ≈ 0. The regression is W = diag(16, 1), and a difference in the second dimension nearly gets lost. Its singular
+    values become 16^¼ = 2 and 1, and the scale of least error is (2·16 + 1·1) / (2² + 1²) = 6.6: the map is
+    diag(13.2, 6.6), in which the second dimension counts half as much as the first, not a sixteenth.
+    """
+    sample = Sample.encode(student, corpus, targets, LINEAR_SENTENCES, ComputePrecision.FP32)
+    fit = Regression.fit(sample, RIDGE if is_pretrained else UNTRAINED_RIDGE)
+    weight = soften(fit.weight, fit.covariance, fit.cross) if is_pretrained else fit.weight
+    return linear_projection(torch.from_numpy(weight.T), torch.from_numpy(fit.teacher_mean - fit.pooled_mean @ weight))
+
+
+def soften(
+    weight: NDArray[np.float64], covariance: NDArray[np.float64], cross: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Step 3 of `fit_linear_head`, on the map `weight` (pooled, dim), with C and D as `covariance` and `cross`."""
+    left, singular_values, right = np.linalg.svd(weight, full_matrices=False)
+    softened = (left * singular_values**SOFTENING) @ right  # (pooled, dim)
+    scale = (softened * cross).sum() / (softened * (covariance @ softened)).sum()
+    return np.asarray(softened * scale)
+
+
+@spinner("fitting the head")
+def fit_hidden_head(
+    student: SentenceEncoder,
+    corpus: ParallelCorpus,
+    targets: Targets,
+    neurons: int,
+    precision: ComputePrecision,
+    seed: int,
+) -> nn.Sequential:
+    """A head with a hidden layer, from the student's pooled vectors x to A x + W₂ gelu(W₁ x + b₁) + b₂.
+
+    1. HIDDEN_SENTENCES sentences are encoded as for `fit_linear_head`.
+    2. A and b₂ start as the ridge regression, W₁ at random, W₂ at 0.
+    3. PASSES passes of AdamW over the sentences minimise 1 − cosine where the student ends in unit vectors, else the
+       squared distance.
+    4. The sum becomes two projections, which sentence-transformers loads as Dense modules: as gelu(x) − gelu(−x) = x,
+       the linear part is 2 · pooled more neurons of the hidden layer.
+    """
+    sample = Sample.encode(student, corpus, targets, HIDDEN_SENTENCES, precision)
+    fit = Regression.fit(sample, RIDGE)
+    scale: NDArray[np.float64] = np.sqrt(np.diag(fit.covariance)) + float(np.finfo(np.float32).tiny)  # (pooled,)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        head = HiddenHead(fit.weight * scale[:, None], fit.teacher_mean, neurons).to(default_device())
+        _train(head, sample, fit.pooled_mean, scale, is_unit=student.normalize)
+    return head.as_projections(torch.from_numpy(fit.pooled_mean), torch.from_numpy(scale))
+
+
+class HiddenHead(nn.Module):
+    """A x + W₂ gelu(W₁ x + b₁) + b₂. weight: Aᵀ at the start, (pooled, dim); bias: b₂, (dim,)."""
+
+    def __init__(self, weight: NDArray[np.float64], bias: NDArray[np.float64], neurons: int) -> None:
+        super().__init__()
+        pooled, dim = weight.shape
+        self.linear = nn.Linear(pooled, dim)
+        self.inner, self.outer = nn.Linear(pooled, neurons), nn.Linear(neurons, dim, bias=False)
+        with torch.no_grad():
+            self.linear.weight.copy_(torch.from_numpy(weight.T))
+            self.linear.bias.copy_(torch.from_numpy(bias))
+            self.outer.weight.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, pooled) → (batch, dim)."""
+        hidden = dropout(gelu(self.inner(x)), DROPOUT, self.training)  # (batch, neurons)
+        vectors: Tensor = self.linear(x) + self.outer(hidden)
+        return vectors
+
+    @torch.no_grad()
+    def as_projections(self, mean: Tensor, scale: Tensor) -> nn.Sequential:
+        """The function of x · scale + mean that equals this one of x, as two projections. mean, scale: (pooled,)."""
+        linear, bias, inner, inner_bias, outer = (
+            parameter.cpu().double()
+            for parameter in (
+                *(self.linear.weight, self.linear.bias),
+                *(self.inner.weight, self.inner.bias, self.outer.weight),
+            )
+        )
+        linear, inner = linear / scale, inner / scale
+        identity, zeros = torch.eye(len(scale)).double(), torch.zeros(2 * len(scale)).double()
+        first = linear_projection(
+            torch.cat([inner, identity, -identity]), torch.cat([inner_bias - inner @ mean, zeros])
+        )
+        first.activation = nn.GELU()
+        second = linear_projection(torch.cat([outer, linear, -linear], dim=1), bias - linear @ mean)
+        return nn.Sequential(first, second)
+
+
+def _train(
+    head: HiddenHead, sample: Sample, mean: NDArray[np.float64], scale: NDArray[np.float64], *, is_unit: bool
+) -> None:
+    """Step 3 of `fit_hidden_head`, on pooled vectors less `mean` over `scale`, (pooled,) each."""
+    device, count = head.linear.weight.device, len(sample.rows)
+    optimizer = torch.optim.AdamW(head.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    batches = [rows for _ in range(PASSES) for rows in torch.randperm(count).split(BATCH)]
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, len(batches))
+    for batch in batches:
+        rows = batch.numpy()
+        inputs, expected, weights = (
+            torch.from_numpy(values.astype(np.float32)).to(device)
+            for values in (
+                (sample.pooled[rows] - mean) / scale,
+                sample.targets.vectors[sample.rows[rows]],
+                sample.fractions[rows] * count,
+            )
+        )
+        vectors = head(inputs)  # (batch, dim)
+        if is_unit:
+            losses = 1 - torch.cosine_similarity(vectors, expected)  # (batch,)
+        else:
+            losses = (vectors - expected).square().sum(dim=1) / sample.targets.variance
+        optimizer.zero_grad()
+        (losses * weights).mean().backward()
+        optimizer.step()
+        schedule.step()
+    head.eval()
