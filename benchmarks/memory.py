@@ -133,7 +133,7 @@ def read_memory(_: SentenceEncoder, folder: Path) -> float:
 
 WORKS: dict[str, Callable[[SentenceEncoder, Path], object]] = {
     "encode to a file": lambda encoder, folder: encode_file(
-        encoder, Table(path=InputFile(folder / "en.txt")), folder / "vectors.npy"
+        encoder, Table(path=InputFile(folder / "en.txt")), folder / "vectors.npy", overwrite=True
     ),
     READING: read_memory,
     BUILDING: build_pairs,

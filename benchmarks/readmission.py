@@ -77,8 +77,8 @@ def prepare_scoring(model: str, texts: Sequence[str], admissions: int, folder: P
     for name, count in (("warm", WARM_UP), ("many", admissions)):
         with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([("hadm_id", "text"), *islice(enumerate(cycle(texts)), count)])
-    score_file(model, folder / "warm.csv", folder / f"warm-{admissions}.parquet")
-    return partial(score_file, model, folder / "many.csv", folder / f"many-{admissions}.parquet")
+    score_file(model, folder / "warm.csv", folder / f"warm-{admissions}.parquet", overwrite=True)
+    return partial(score_file, model, folder / "many.csv", folder / f"many-{admissions}.parquet", overwrite=True)
 
 
 def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:

@@ -90,6 +90,7 @@ def encode_file(
     process_group: ProcessGroup = SINGLE_PROCESS,
     engine: Engine | str = LOCAL,
     vectors: Stored = "float32",
+    overwrite: bool = False,
     **options: Unpack[EncodingOptions],
 ) -> EncodedFile:
     """Writes the vector of each sentence of `source` to `output`: row i for sentence i, a blank one too.
@@ -106,6 +107,7 @@ def encode_file(
         one folder of `output`, on a disk that all of them see.
     engine: in place of several processes a Ray cluster, `ray`, `ray://HOST:PORT` or an `Engine`; its workers see the
         folder of `output`.
+    overwrite: replace an existing file, which is an error otherwise.
     options: `prompt_name`, `precision`, `batch_tokens` and more, see `EncodingOptions`.
 
     Killed and called again, with as many processes or others, it resumes at the first shard that is missing.
@@ -113,7 +115,7 @@ def encode_file(
     vector that is not finite.
     """
     table, output, settings = as_table(source), Path(output), Engine.of(engine, process_group)
-    check_output(output, SUFFIXES, table.path)
+    check_output(output, SUFFIXES, table.path, overwrite=overwrite)
     check_choice("vectors", vectors, tuple(DTYPES))
 
     def scan_table() -> SentenceScan:

@@ -143,7 +143,7 @@ def check_output(
     suffixes: Sequence[str],
     *inputs: str | Path | None,
     option: str = "output",
-    overwrite: bool = True,
+    overwrite: bool = False,
 ) -> None:
     """Raises RequestError for an output of another kind, in no folder, or that is one of the `inputs`.
 
@@ -177,7 +177,7 @@ def check_name(path: str | Path, option: str = "output") -> None:
             raise RequestError(f"{option}: expected a valid file name, found {why}: {path}") from None
 
 
-def check_location(output: Path, *inputs: str | Path | None, option: str = "output", overwrite: bool = True) -> None:
+def check_location(output: Path, *inputs: str | Path | None, option: str = "output", overwrite: bool = False) -> None:
     """Raises RequestError for an output, a file or a folder, in no folder, or that is one of the `inputs`.
 
     overwrite: a file may exist.
@@ -189,7 +189,9 @@ def check_location(output: Path, *inputs: str | Path | None, option: str = "outp
     if any(map(output.samefile, existing)):
         raise RequestError(f"{option}: {output} is the input itself; name another")
     if output.is_file() and not overwrite:
-        raise RequestError(f"{option}: {output} exists already; name another, or replace it with --overwrite")
+        raise RequestError(
+            f"{option}: {output} exists already; name another, or replace it with --overwrite, in Python overwrite=True"
+        )
 
 
 def refuse_packed(output: Path) -> None:

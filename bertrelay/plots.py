@@ -43,7 +43,7 @@ NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 DARK = 0.179  # luminance below which white text has more contrast than black
 
 
-def check_picture(path: Path, *inputs: str | Path | None, option: str = "picture", overwrite: bool = True) -> None:
+def check_picture(path: Path, *inputs: str | Path | None, option: str = "picture", overwrite: bool = False) -> None:
     """Raises RequestError for a picture of an unknown kind, in no folder, or that is one of the `inputs`."""
     check_output(path, FILES, *inputs, option=option, overwrite=overwrite)
 
@@ -149,13 +149,20 @@ def cut(label: str, columns: int = LABEL_COLUMNS) -> str:
 
 
 def write_heatmap(
-    path: str | Path, matrix: ArrayLike, row_labels: Sequence[str], column_labels: Sequence[str], title: str = ""
+    path: str | Path,
+    matrix: ArrayLike,
+    row_labels: Sequence[str],
+    column_labels: Sequence[str],
+    title: str = "",
+    overwrite: bool = False,
 ) -> None:
     """Writes `matrix` (rows, columns) as a picture: `.png`, `.pdf`, or `.svg`, which uses the reader's own fonts.
 
+    overwrite: replace an existing file, which is an error otherwise.
+
     Raises RequestError as `heatmap` does, and for a file of another kind or in no folder.
     """
-    check_picture(Path(path))
+    check_picture(Path(path), overwrite=overwrite)
     write_figure(Path(path), heatmap(matrix, row_labels, column_labels, title))
 
 

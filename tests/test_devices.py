@@ -51,7 +51,8 @@ def compare_devices(folder):
         return SentenceEncoder.load(base, device).encode(texts, precision="fp32")
 
     def file(device):
-        encode_file(SentenceEncoder.load(base, device), folder / "lines.txt", folder / "out.npy", precision="fp32")
+        encoder, options = SentenceEncoder.load(base, device), {"precision": "fp32", "overwrite": True}
+        encode_file(encoder, folder / "lines.txt", folder / "out.npy", **options)
         return np.load(folder / "out.npy")
 
     def fewer_dimensions(device):

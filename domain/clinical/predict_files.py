@@ -80,7 +80,7 @@ def score_file(
     task: OutcomeName | None = None,
     page: str | Path | None = None,
     admission: str | int | None = None,
-    overwrite: bool = True,
+    overwrite: bool = False,
     cache: Cache | None = None,
     engine: Engine | str = LOCAL,
     id_column: str = "hadm_id",
@@ -102,6 +102,7 @@ def score_file(
     page: takes an HTML page of the text of one admission: that of the id `admission`, the only one when None.
     engine: for a Ray cluster, `ray`, `ray://HOST:PORT` or an `Engine`. Its workers see the model and the folder of
         `output`; this process sends them the notes, in memory.
+    overwrite: replace existing files, which are an error otherwise.
     The other arguments are described in `ScoreOptions`. Rows that cannot be used are listed in
     `OUTPUT.rejects.jsonl`.
 
@@ -194,23 +195,23 @@ def score_dataset(
     from domain.clinical.model import read_description
 
     check_outside(output, notes)
-    source, place = notes_source(notes, settings), Location(output)
+    source, location = notes_source(notes, settings), Location(output)
     folder = model_folder(model, cache=cache)
     description = read_description(folder, task)
     types, chosen = score_types(score_columns(description, settings.with_text)), NoteKinds(description, source.name)
-    columns = [pa.field(*each) for each in types.items()]
+    columns = [pa.field(name, kind) for name, kind in types.items()]
     with connect(where) as executor, ExitStack() as stack:
-        beside = _beside(place, stack)
-        listed = beside.with_name(f"{beside.name}.rejects.jsonl") if place.is_local else None
+        beside = _beside(location, stack)
+        listed = beside.with_name(f"{beside.name}.rejects.jsonl") if location.is_local else None
         with Rejects(listed, settings.max_rejects, keep_empty=False) as rejects:
-            found = stack.enter_context(sorted_notes(source, beside, rejects, DATASET_CHARACTERS, chosen))
+            by_admission = stack.enter_context(sorted_notes(source, beside, rejects, DATASET_CHARACTERS, chosen))
         opened = OpenedModel.find(folder, settings.precision, cache, executor)
         settings = settings.model_copy(update={"precision": opened.precision})
-        manifest: dict[str, object] = {"model": opened.digest, "input": found.digest, "version": VERSION}
+        manifest: dict[str, object] = {"model": opened.digest, "input": by_admission.digest, "version": VERSION}
         manifest |= settings.model_dump(include=DECISIVE)
         start = partial(_start_tables, folder, settings, columns)
-        work = Work(lambda span: (span.first, found.of(span)), start, "scoring", "admissions")
-        written = fill_dataset(output, found.spans, columns, manifest, work, executor, overwrite=overwrite)
+        work = Work(lambda span: (span.first, by_admission.of(span)), start, "scoring", "admissions")
+        written = fill_dataset(output, by_admission.spans, columns, manifest, work, executor, overwrite=overwrite)
     summarised = [name for name in SUMMARISED if name in types]
     summary = _summary(read_dataset(output, summarised), description)
     rate = written.rows_per_second and written.rows_per_second * summary.chunks / summary.admissions
@@ -218,12 +219,12 @@ def score_dataset(
     return summary._replace(rejected=rejects.counts.total(), left_out=left_out, chunks_per_second=rate)
 
 
-def _beside(place: "Location", stack: ExitStack) -> Path:
+def _beside(location: "Location", stack: ExitStack) -> Path:
     """The path beside which notes are sorted: the folder's; for a store one in a private folder, until `stack` ends."""
-    if not place.is_local:
+    if not location.is_local:
         return Path(stack.enter_context(tempfile.TemporaryDirectory()), "notes")
-    beside = Path(place.path())
-    with place.errors("written"):
+    beside = Path(location.path())
+    with location.errors("written"):
         beside.parent.mkdir(parents=True, exist_ok=True)
     return beside
 
@@ -236,9 +237,9 @@ def notes_source(notes: str, settings: ScoreOptions) -> "Table | ParquetInput":
         return notes_table(notes, settings)
     _refuse_header(notes, settings)
     columns = [settings.id_column, settings.text_column]
-    found = ParquetInput(notes, [], columns)
-    marks = [name for name in found.names if name.strip().lower() in MARKS]
-    return ParquetInput(notes, [], [*columns, *marks]) if marks else found
+    dataset = ParquetInput(notes, [], columns)
+    marks = [name for name in dataset.names if name.strip().lower() in MARKS]
+    return ParquetInput(notes, [], [*columns, *marks]) if marks else dataset
 
 
 def notes_table(notes: str | Path, settings: ScoreOptions) -> Table:
@@ -250,8 +251,8 @@ def notes_table(notes: str | Path, settings: ScoreOptions) -> Table:
         _refuse_header(notes, settings)
     names = (settings.id_column, settings.text_column)
     columns = [int(name) if name.isdecimal() and not settings.header else name for name in names]
-    given = {"path": str(notes), "columns": columns} | ({} if settings.header else {"header": False})
-    table = Table.model_validate(given)
+    values = {"path": str(notes), "columns": columns} | ({} if settings.header else {"header": False})
+    table = Table.model_validate(values)
     next(rows(table, []), None)
     return table
 
@@ -287,8 +288,8 @@ class SortedNotes:
             raise RequestError(f"page: expected the id of an admission, found {error}") from None
         if name not in self.names:
             raise RequestError("page: the file has no note of that admission; check its id")
-        place = self.names.index(name)
-        return self.of(Span(place, place + 1, 1))[name]
+        number = self.names.index(name)
+        return self.of(Span(number, number + 1, 1))[name]
 
 
 @contextmanager
@@ -306,13 +307,13 @@ def sorted_notes(
     def numbered() -> Iterator[Note]:
         names = MARKS if isinstance(notes, Table) else [name.strip().lower() for name in notes.columns[2:]]
         for row in rows(notes, [], optional=MARKS) if isinstance(notes, Table) else notes.records():
-            identifier, given, *marks = row.values if isinstance(row, Record) else (None, None)
+            identifier, value, *marks = row.values if isinstance(row, Record) else (None, None)
             if marks and not chosen.reads(dict(zip(names, marks, strict=True)), identifier):
                 continue
             try:
                 if not isinstance(row, Record):
                     raise ValueError(row.reason)
-                name, text = note_of_row(identifier, given)
+                name, text = note_of_row(identifier, value)
             except ValueError as error:
                 rejects.add(row.file, row.line, str(error))
                 continue

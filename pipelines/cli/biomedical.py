@@ -117,6 +117,7 @@ def tag(
     else:
         check_idle({"--column": options.column != "text"}, NO_DATASETS)
         settings = {"source_format": reading["format"], "engine": cluster, "keep": options.keep, **dict(how)}
+        settings["overwrite"] = options.overwrite
         tagged = _tag_file(model, source, Path(output), settings, options)
     print_result(tagged, output, options.as_json)
 
@@ -214,7 +215,8 @@ def _answer_file(
 ) -> Any:
     from domain.biomedical.qa.predict_files import QuestionFile, answer_file, check_outputs
 
-    check_outputs(questions, output, options.page, settings["with_text"], "--html", options.overwrite)
+    given = {"with_text": settings["with_text"], "overwrite": options.overwrite}
+    check_outputs(questions, output, options.page, option="--html", **given)
     input_format = reading.pop("format")
     columns = {f"{name}_column": column for name, column in reading.items()}
     with input_file(questions, output) as name:
@@ -223,6 +225,7 @@ def _answer_file(
         asked = QuestionFile(Path(name), input_format, *columns.values()).questions()
         next(asked, None)  # one question shows most faults
         settings |= {"source_format": input_format, **columns, "page": options.page, "keep": options.keep}
+        settings["overwrite"] = options.overwrite
         with distributed(options.processes) as process_group:
             return answer_file(model, name, output, process_group=process_group, **settings)
 

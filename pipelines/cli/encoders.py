@@ -121,7 +121,8 @@ def _encode_file(model: str, source: str, output: Path, settings: Fields, option
         with distributed(options.processes) as process_group:
             from bertrelay.encode_files import encode_file
 
-            return encode_file(model, table, output, rejects=rejects, process_group=process_group, **settings)
+            settings |= {"rejects": rejects, "process_group": process_group, "overwrite": options.overwrite}
+            return encode_file(model, table, output, **settings)
 
 
 class EvaluateOptions(JsonOption):

@@ -317,7 +317,7 @@ def mine(
 
         work = work_beside(output) if options.keep else None
         settings |= {"gold": gold, "id_column": columns and columns[0], "work": work, "process_group": process_group}
-        mining = mine_files(model, *tables, output, **settings)
+        mining = mine_files(model, *tables, output, overwrite=options.overwrite, **settings)
     print_result(mining, output, options.as_json)
 
 
@@ -369,7 +369,14 @@ def mine_negatives(
 
         work = work_beside(output) if options.keep else None
         mining = mine_negatives(
-            model, table, output, corpus=corpus, work=work, process_group=process_group, **dict(how)
+            model,
+            table,
+            output,
+            corpus=corpus,
+            work=work,
+            process_group=process_group,
+            overwrite=options.overwrite,
+            **dict(how),
         )
     if not options.as_json:
         mining = replace(mining, dropped={LEFT_OUT[reason]: count for reason, count in mining.dropped.items()})
@@ -416,5 +423,13 @@ def rerank(
     check_output(output, SUFFIXES, pairs, overwrite=options.overwrite)
     next(PairSource.of(table, how.top).queries())  # finds most of what can be invalid
     with distributed(options.processes) as process_group:
-        reranked = rerank_file(model, table, output, process_group=process_group, engine=cluster, **dict(how))
+        reranked = rerank_file(
+            model,
+            table,
+            output,
+            process_group=process_group,
+            engine=cluster,
+            overwrite=options.overwrite,
+            **dict(how),
+        )
     print_result(reranked, output, options.as_json)

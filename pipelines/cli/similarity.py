@@ -243,7 +243,8 @@ def _write(
 
             from bertrelay.plots import write_heatmap
 
-            write_heatmap(options.picture, np.concatenate(drawn), rows, columns, TITLES[options.metric])
+            matrix, title = np.concatenate(drawn), TITLES[options.metric]
+            write_heatmap(options.picture, matrix, rows, columns, title, overwrite=options.overwrite)
     for path in filter(None, (options.csv, options.picture)):
         if not options.as_json:
             write_out(f"written to {path}")

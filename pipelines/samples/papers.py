@@ -248,7 +248,7 @@ def write_entities(folder: Path, parts: dict[str, list[Document]]) -> dict[str, 
         forms: dict[WrittenName, list[Document]] = {"jsonl": plain, "conll": documents}
         for form, listed in (forms | ({"pubtator": plain} if part == "test" else {})).items():
             file = f"entities.{part}.{SUFFIXES.get(form, form)}"
-            write_documents(folder / file, listed, form)
+            write_documents(folder / file, listed, form, overwrite=True)
             counts[file] = len(documents)
     return counts
 

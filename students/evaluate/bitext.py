@@ -39,6 +39,7 @@ def mining_metrics(
             rejects=Rejects(output.with_suffix(".rejects.jsonl"), max_rejects, keep_empty=False),
             threshold=threshold,
             precision=precision,
+            overwrite=True,
         )
         threshold = mining.threshold
         f1 = f"mining_f1/{name}/{part}"

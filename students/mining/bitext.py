@@ -106,6 +106,7 @@ def mine_files(
     precision: str = "auto",
     batch_tokens: int | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
+    overwrite: bool = False,
 ) -> Mining:
     """Writes the pairs of sentences of two files that translate one another, best first, with lines and texts.
 
@@ -118,13 +119,15 @@ def mine_files(
     cache: of models and data sets of the hub.
     rejects: entered while sentences are read; without it the first unusable record raises.
     process_group: all processes encode, each a part of the blocks; only the main one does the rest.
+    overwrite: replace an existing file, which is an error otherwise.
     Raises RequestError for unusable files before anything is encoded.
     """
     options = settings_of(MineOptions, locals())
     load_faiss()  # a missing package is an error before hours of encoding
     tables, output = (as_table(source), as_table(target)), Path(output)
     gold_table = None if gold is None else as_table(gold)
-    check_output(output, MINED_SUFFIXES, *(table.path for table in (*tables, gold_table) if table))
+    inputs = [table.path for table in (*tables, gold_table) if table]
+    check_output(output, MINED_SUFFIXES, *inputs, overwrite=overwrite)
     ids = None if id_column is None or gold is None else _id_tables(tables, id_column)
     with work_folder(output, process_group, work) as folder:
         files, true_pairs = on_main(lambda: _read(tables, gold_table, ids, folder, cache, rejects), process_group)
@@ -156,6 +159,7 @@ def run(settings: MineSettings, context: StageContext) -> Metrics:
         cache=context.cache,
         rejects=Rejects(context.output / "rejects.jsonl", settings.max_rejects),
         process_group=context.process_group,
+        overwrite=True,
         **options | {"precision": context.precision(settings.precision)},
     )
     return asdict(mining)

@@ -107,6 +107,7 @@ def mine_negatives(
     prompt: str | None = None,
     precision: str = "auto",
     batch_tokens: int | None = None,
+    overwrite: bool = False,
 ) -> NegativeMining:
     """Writes the pairs of a table with hard negatives, in the columns anchor, positive, negative (negative_1, …).
 
@@ -119,13 +120,15 @@ def mine_negatives(
     cache: of models and data sets of the hub.
     rejects: entered while the tables are read; without it the first unusable record raises.
     process_group: all processes encode and search, each a part of the blocks; only the main one does the rest.
+    overwrite: replace an existing file, which is an error otherwise.
     Others as in `students.mining.settings.NegativeSettings`.
     Raises RequestError for unusable files before anything is encoded, and if no anchor has a negative.
     """
     options, output = settings_of(NegativeOptions, locals()), Path(output)
     load_faiss()  # a missing package is an error before hours of encoding
     pair_table, corpus_table = as_table(pairs), None if corpus is None else as_table(corpus)
-    check_output(output, MINED_SUFFIXES, *(table.path for table in (pair_table, corpus_table) if table))
+    inputs = [table.path for table in (pair_table, corpus_table) if table]
+    check_output(output, MINED_SUFFIXES, *inputs, overwrite=overwrite)
     with work_folder(output, process_group, work) as folder:
         training_pairs = on_main(
             lambda: TrainingPairs.read(pair_table, corpus_table, folder, cache, rejects), process_group
@@ -147,6 +150,7 @@ def run(settings: NegativeSettings, context: StageContext) -> Metrics:
         cache=context.cache,
         rejects=Rejects(context.output / "rejects.jsonl", settings.max_rejects),
         process_group=context.process_group,
+        overwrite=True,
         **options | {"precision": context.precision(settings.precision)},
     )
     counts = {name: value for name, value in vars(mining).items() if name != "dropped"}

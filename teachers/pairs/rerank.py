@@ -90,6 +90,7 @@ def rerank_file(
     top: int | None = None,
     precision: str = "auto",
     batch_tokens: int | None = None,
+    overwrite: bool = False,
 ) -> RerankedFile:
     """Scores the likeness of the sentences of `pairs`, from 0 to 1, and writes it to `output`.
 
@@ -102,12 +103,13 @@ def rerank_file(
     engine: in place of several processes a Ray cluster, `ray`, `ray://HOST:PORT` or an `Engine`; its workers read the
         model and the folder of `output`.
     top, precision, batch_tokens: as in `teachers.pairs.settings.RerankOptions`.
+    overwrite: replace an existing file, which is an error otherwise.
 
     Killed and called again, with any number of processes, it resumes at the first shard that is missing.
     Raises RequestError, before anything is computed, for an unusable input or output.
     """
     options, table, output = settings_of(RerankOptions, locals()), as_table(pairs), Path(output)
-    check_output(output, SUFFIXES, table.path)
+    check_output(output, SUFFIXES, table.path, overwrite=overwrite)
     source = PairSource.of(table, options.top, cache)
     with open_run(
         output,
@@ -139,6 +141,7 @@ def run(settings: RerankSettings, context: StageContext) -> Metrics:
             cache=context.cache,
             process_group=context.process_group,
             engine=context.engine,
+            overwrite=True,
             **options | {"precision": context.precision(settings.precision, executor)},
         )
     return {name: value for name, value in reranked._asdict().items() if name != "queries" or value is not None}

@@ -92,11 +92,12 @@ def test_other_columns_and_rows_without_ids(call, answerer, expected, tmp_path):
 def test_an_id_is_that_of_its_row_or_else_its_line(answerer, write_lines, tmp_path):
     row = {"question": "gout?", "context": SHORT}
     for first, second, names in ((row, {**row, "id": "q7"}, ["1", "q7"]), ({**row, "id": 5}, row, ["5", "2"])):
-        answer_file(answerer, write_lines("q.jsonl", map(json.dumps, (first, second))), tmp_path / "a.jsonl")
+        file = write_lines("q.jsonl", map(json.dumps, (first, second)))
+        answer_file(answerer, file, tmp_path / "a.jsonl", overwrite=True)
         assert [each["id"] for each in answers(tmp_path / "a.jsonl")] == names
     floats = {"id": [1.0, 2.0], **{name: [text] * 2 for name, text in row.items()}}  # as pandas has ids after a gap
     pq.write_table(pa.table(floats), tmp_path / "q.parquet")
-    answer_file(answerer, tmp_path / "q.parquet", tmp_path / "a.jsonl")
+    answer_file(answerer, tmp_path / "q.parquet", tmp_path / "a.jsonl", overwrite=True)
     assert [each["id"] for each in answers(tmp_path / "a.jsonl")] == ["1", "2"]
 
 

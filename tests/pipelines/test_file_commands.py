@@ -10,8 +10,11 @@ from typing import Any, NamedTuple
 import pytest
 from forked import finish
 
+from bertrelay.encode_files import encode_file
 from bertrelay.errors import RequestError
-from domain.biomedical import answer_file, tag_file
+from domain.biomedical import answer_file, tag_file, write_documents, write_questions
+from domain.biomedical.documents.document import Document
+from domain.biomedical.qa.data import Question
 from domain.clinical import score_file
 from teachers import rerank_file
 
@@ -186,6 +189,35 @@ def test_a_model_of_another_task_is_refused(function, expected, model, write_lin
     lines = write_lines("in.csv", pairs(3)) if function is rerank_file else write_lines("in.jsonl", documents(3))
     with pytest.raises(RequestError, match=f"model: expected one that {expected}.*, found none in"):
         function(model, lines, tmp_path / "out.jsonl")
+
+
+FUNCTIONS = [
+    *((function, "out.jsonl") for function in (tag_file, answer_file, rerank_file, score_file)),
+    (encode_file, "out.npy"),
+]
+
+
+@pytest.mark.parametrize(("function", "output"), FUNCTIONS)
+def test_a_function_replaces_an_existing_file_only_on_request(function, output, write_lines, tmp_path):
+    (tmp_path / output).write_text("mine")
+    source = write_lines("in.csv", ["id,text"])
+    with pytest.raises(RequestError, match=r"exists already.*overwrite=True"):
+        function("no model", source, tmp_path / output)
+    with pytest.raises(RequestError) as later_fault:
+        function("no model", source, tmp_path / output, overwrite=True)
+    assert "exists already" not in str(later_fault.value) and (tmp_path / output).read_text() == "mine"
+
+
+def test_documents_and_questions_replace_an_existing_file_only_on_request(tmp_path):
+    for write, items in ((write_documents, [Document("1", "gout")]), (write_questions, [Question("1", "q", "gout")])):
+        path = tmp_path / f"{write.__name__}.jsonl"
+        write(path, items)
+        expected = path.read_text()
+        with pytest.raises(RequestError, match="exists already"):
+            write(path, [])
+        assert path.read_text() == expected
+        write(path, [], overwrite=True)
+        assert path.read_text() == ""
 
 
 QUESTION = json.dumps({"id": 1, "question": "gout?", "context": FEVER})

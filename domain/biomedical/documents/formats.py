@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from bertrelay.data.readers import open_input
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
-from bertrelay.files import refuse_packed, write_error
+from bertrelay.files import check_location, refuse_packed, write_error
 from domain.biomedical.documents.brat import brat_files
 from domain.biomedical.documents.document import ANNOTATED, LEFT_OUT, Document, Item, Reading, with_placed_entities
 from domain.biomedical.documents.writing import Write, Writer, append
@@ -140,8 +140,13 @@ def write_documents(
     documents: Iterable[Document],
     format_name: FormatName | None = None,
     rejects: Rejects | None = None,
+    overwrite: bool = False,
 ) -> None:
-    """Writes documents to a file or folder, as `writing` does."""
+    """Writes documents to a file or folder, as `writing` does.
+
+    overwrite: replace an existing file, which is an error otherwise; a folder must be empty or new.
+    """
+    check_location(Path(path), overwrite=overwrite)
     with writing(path, format_name, rejects) as write:
         for document in documents:
             write(document)

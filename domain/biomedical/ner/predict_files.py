@@ -48,18 +48,12 @@ ReadDocuments = Callable[[Rejects], Iterator[Document]]
 
 
 def checked_format(
-    output: Path,
-    format_name: FormatName | None,
-    source: Path | None = None,
-    *,
-    with_text: bool = False,
-    overwrite: bool = True,
+    output: Path, format_name: FormatName | None, source: Path, *, with_text: bool, overwrite: bool
 ) -> WrittenName:
-    """The format of `output`: `format_name`, or by the suffix.
+    """The format of `output`: `format_name`, or by the suffix. with_text: allow a page of sensitive data.
 
-    with_text: allow a page of sensitive data. overwrite: the file may exist.
-    Raises RequestError for a format that is only read, an output without a folder, a folder that is not empty, and the
-    source itself.
+    Raises RequestError for a format that is only read, an output without a folder, an existing file unless `overwrite`,
+    a folder that is not empty, and the source itself.
     """
     name = check_written(output, format_name)
     check_location(output, source, overwrite=overwrite)
@@ -103,6 +97,7 @@ def tag_file(
     cache: Cache | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
     engine: Engine | str = LOCAL,
+    overwrite: bool = False,
 ) -> TaggedFile:
     """Writes `documents` to `output`, each with the entities that `model` finds in place of its own, valid or not.
 
@@ -115,13 +110,14 @@ def tag_file(
         folder of `output`, on a disk that all of them read.
     engine: in place of several processes a Ray cluster, `ray`, `ray://HOST:PORT` or an `Engine`; its workers read the
         model and the folder of `output`.
+    overwrite: replace an existing file, which is an error otherwise; a folder must be empty or new.
 
     Killed and called again, with any number of processes, it resumes at the first shard that is missing.
     Raises RequestError, before anything is computed, for an unusable input or output, and WorkError if too many
     documents are left out.
     """
     options, documents, output = settings_of(TagOptions, locals()), Path(documents), Path(output)
-    written = checked_format(output, output_format, documents, with_text=options.with_text)
+    written = checked_format(output, output_format, documents, with_text=options.with_text, overwrite=overwrite)
     _check_keep(keep, documents, source_format, written)
     rejects, refused = (
         Rejects(output.with_name(f"{output.name}.{what}.jsonl"), options.max_rejects, keep_empty=False)
@@ -325,6 +321,7 @@ def run(settings: TagSettings, context: StageContext) -> Metrics:
             cache=context.cache,
             process_group=context.process_group,
             engine=context.engine,
+            overwrite=True,
             **options,
         )
     entities = {f"entities/{kind}": count for kind, count in tagged.entities.items()}

@@ -120,9 +120,12 @@ def _from_row(question: object, context: object, number: object, fields: Mapping
 
 
 def check_outputs(
-    source: str | Path, output: Path, page: Path | None, with_text: bool, option: str = "page", overwrite: bool = True
+    source: str | Path, output: Path, page: Path | None, *, with_text: bool, overwrite: bool, option: str = "page"
 ) -> None:
-    """Raises RequestError for an output or a page that cannot be written. option: what the page is called."""
+    """Raises RequestError for an output or a page that cannot be written.
+
+    with_text: allow a page of sensitive data. option: the page's name in errors.
+    """
     check_output(output, (".jsonl", ".csv", ".parquet"), source, overwrite=overwrite)
     if page:
         check_output(page, (".html",), option=option, overwrite=overwrite)
@@ -195,6 +198,7 @@ def answer_file(
     with_text: bool = False,
     precision: str = "auto",
     batch_tokens: int | None = None,
+    overwrite: bool = False,
 ) -> AnsweredFile:
     """Writes a row for each of `questions`: answer, offsets, probability, the sentence around it, other candidates.
 
@@ -207,6 +211,7 @@ def answer_file(
     process_group, engine: processes or the workers of a cluster that share the work; see `tag_file`.
     top, whole_words, max_rejects, with_text, precision, batch_tokens: see `AnswerOptions`. Rejected questions are
         listed in `OUTPUT.rejects.jsonl`.
+    overwrite: replace existing files, which are an error otherwise.
 
     Killed and called again, with as many processes or others, it resumes at the first shard that is missing.
     Raises RequestError, before anything is computed, for an input or output that cannot be used, and WorkError when too
@@ -216,7 +221,7 @@ def answer_file(
     source = QuestionFile(Path(questions), source_format, id_column, question_column, context_column, tuple(keep))
     output, page = Path(output), Path(page) if page else None
     _check_kept(keep, output)
-    check_outputs(source.path, output, page, options.with_text)
+    check_outputs(source.path, output, page, with_text=options.with_text, overwrite=overwrite)
     with open_run(
         output,
         model,
@@ -345,6 +350,7 @@ def run(settings: AnswerSettings, context: StageContext) -> Metrics:
             cache=context.cache,
             process_group=context.process_group,
             engine=context.engine,
+            overwrite=True,
             **options,
         )
     return dict(answered._asdict())

@@ -29,7 +29,7 @@ from bertrelay.data.sanity import check_swapped
 from bertrelay.data.tables import Rejected
 from bertrelay.data.writing import json_line, write_lines
 from bertrelay.errors import RequestError
-from bertrelay.files import atomic_write, refuse_packed
+from bertrelay.files import atomic_write, check_location, refuse_packed
 from bertrelay.progress import log
 from domain.biomedical.documents.document import numbered_lines
 from domain.biomedical.documents.json_stream import Flag, Shape, fitted, json_value, json_window
@@ -453,13 +453,17 @@ def question_format_of(path: Path) -> QuestionFormat | None:
     return None
 
 
-def write_questions(path: Path | str, questions: Iterable[Question], format_name: QuestionFormat = "jsonl") -> None:
+def write_questions(
+    path: Path | str, questions: Iterable[Question], format_name: QuestionFormat = "jsonl", overwrite: bool = False
+) -> None:
     """Writes questions to a file, atomically.
 
+    overwrite: replace an existing file, which is an error otherwise.
     Raises RequestError for a question that the format cannot hold, for `bioasq`, which is only read, and for a `.gz`.
     """
     path = Path(path)
     refuse_packed(path)
+    check_location(path, overwrite=overwrite)
     if format_name == "bioasq":
         raise RequestError(f"{path}: {format_name} is only read. Write one of squad, jsonl.")
     with atomic_write(path) as building:

@@ -152,7 +152,8 @@ def test_a_halved_encoder_computes_as_its_weights_are(precision, make_encoder, m
         vectors = halved.encode(many, precision=precision)
         np.testing.assert_allclose(vectors, expected, atol=0.03 * np.abs(expected).max())
         (tmp_path / "a.txt").write_text("\n".join(many))
-        assert encode_file(halved, tmp_path / "a.txt", tmp_path / "a.npy", precision=precision).dim == 8
+        encoded = encode_file(halved, tmp_path / "a.txt", tmp_path / "a.npy", overwrite=True, precision=precision)
+        assert encoded.dim == 8
         np.testing.assert_allclose(np.load(tmp_path / "a.npy"), vectors, atol=1e-3)
 
 

@@ -197,10 +197,11 @@ def test_a_disk_that_is_full_while_assembling_loses_no_shard_and_keeps_the_earli
     with monkeypatch.context() as patched:
         patched.setattr(encode_files, "open_vectors", full)
         with pytest.raises(WorkError, match=r"could not write .*out\.\w+: No space left"):
-            encode_file(make_encoder(), table, output)
+            encode_file(make_encoder(), table, output, overwrite=True)
     assert output.read_bytes() == b"of yesterday"
     assert not list(tmp_path.glob(".out*"))
-    assert encode_file(make_encoder(), table, output)[:3] == (61, 16, None)  # nothing is left to be computed
+    sentences, dim, rate, _ = encode_file(make_encoder(), table, output, overwrite=True)
+    assert (sentences, dim, rate) == (61, 16, None)  # nothing is left to be computed
     assert vector_shape(output) == (61, 16)
     assert {path.name for path in tmp_path.iterdir()} == {"lines.txt", output.name}
 

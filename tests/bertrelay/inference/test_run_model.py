@@ -94,7 +94,7 @@ def square_dataset(folder, output, process_group=SINGLE_PROCESS):
 
 
 def encode_lines(folder, output, process_group=SINGLE_PROCESS):
-    options = {"precision": "fp32", "process_group": process_group}
+    options = {"precision": "fp32", "process_group": process_group, "overwrite": True}
     return encode_file(folder / "encoder", folder / "numbers.txt", folder / output, **options).sentences_per_second
 
 

@@ -155,7 +155,8 @@ def test_gold_may_have_a_header_of_source_and_target(bilingual, files, gold, wri
     pairs = [line.split("\t") for line in gold.read_text().splitlines()]
     named = write("named.tsv", [header, *("\t".join(pair[:: 1 if header[0] == "S" else -1]) for pair in pairs)])
     first, second = (
-        mine_files(bilingual, *files, tmp_path / "m.jsonl", gold=path, precision="fp32") for path in (gold, named)
+        mine_files(bilingual, *files, tmp_path / "m.jsonl", gold=path, precision="fp32", overwrite=True)
+        for path in (gold, named)
     )
     assert first == second and first.f1 > 0.9
 
@@ -334,8 +335,8 @@ def test_the_threshold_of_a_training_part_is_applied_to_the_test_part(bilingual,
     threshold = metrics["mining_threshold/xx-en"]
     for part, files in parts.items():
         tables = [Table.model_validate(files[side]) for side in ("source", "target")]
-        mine_files(bilingual, *tables, tmp_path / "all.jsonl", precision="fp32")
-        scored = [(row["source_line"] - 1, row["score"]) for row in rows_of(tmp_path / "all.jsonl")]
+        mine_files(bilingual, *tables, tmp_path / f"{part}.jsonl", precision="fp32")
+        scored = [(row["source_line"] - 1, row["score"]) for row in rows_of(tmp_path / f"{part}.jsonl")]
         true = [row % 3 > 0 for row, score in scored if score >= threshold]
         expected = {
             "precision": sum(true) / len(true),
@@ -380,8 +381,8 @@ def test_a_work_folder_serves_another_threshold_without_any_work_and_other_sente
     mine_files(bilingual, *files, tmp_path / "o.tsv", work=work, k=3, precision="fp32")
     assert work_done["encoded"] == before["encoded"] and work_done["compared"] == 2 * before["compared"]
     write("target.txt", sides[1][::-1])
-    mine_files(bilingual, *files, tmp_path / "m.tsv", work=work, threshold=1.0, precision="fp32")
-    lines = {(row["source_line"], row["target_line"]) for row in rows_of(tmp_path / "m.tsv")}
+    mine_files(bilingual, *files, tmp_path / "p.tsv", work=work, threshold=1.0, precision="fp32")
+    lines = {(row["source_line"], row["target_line"]) for row in rows_of(tmp_path / "p.tsv")}
     assert {(41 + i, 100 - i) for i in range(SHARED)} <= lines
 
 
