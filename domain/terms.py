@@ -18,7 +18,7 @@ from bertrelay.checks import check_choice, list_texts
 from bertrelay.data.records import Rejects, is_missing, rows
 from bertrelay.data.tables import ABSENT, Column, Record, Row, Table
 from bertrelay.data.vectors import Vectors, write_vectors
-from bertrelay.device import ComputePrecision, resolve_precision
+from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, check_location, check_name, explain_write_errors, write_json
 from bertrelay.plots import cut, font_families, write_figure
@@ -36,6 +36,8 @@ __all__ = ["TermsSettings", "describe_terms", "nearest_terms", "term_vectors"]
 Layers = Literal["last_four", "last"]
 LAYERS: dict[Layers, int] = {"last_four": 4, "last": 1}
 Positions = NDArray[np.float64]
+Rows = NDArray[np.int64]
+Cosines = NDArray[np.float32]
 
 TERM, GROUP = "term", "group"
 RATING: list[Column] = ["term1", "term2", "score"]
@@ -90,37 +92,13 @@ class TermsSettings(Settings):
 
 
 class Term(NamedTuple):
-    """A term, its group (empty: none), and its file and line."""
+    """A term, its group (empty: none), its file and line, and its subwords in the vocabulary of the model."""
 
     text: str
     group: str
     file: str
     line: int
-
-
-class TermTokens(NamedTuple):
-    """The tokens of a term with the special ones, a 1 for each that is a subword of the term, and counts of these.
-
-    in_vocabulary: number of subwords that the vocabulary has.
-    """
-
-    ids: list[int]
-    is_subword: list[int]
-    subwords: int
-    in_vocabulary: int
-
-    def fault(self, max_tokens: int) -> str:
-        """The reason why the term has no vector; empty where it has one."""
-        if len(self.ids) > max_tokens:
-            return f"a term of more than the {max_tokens} tokens that the model reads"
-        return "" if self.subwords else "a term without a subword in the model's vocabulary"
-
-
-class NearestTerms(NamedTuple):
-    """The rows of each vector's neighbours, nearest first, and their cosines; both (n, k)."""
-
-    rows: NDArray[np.int64]
-    cosines: NDArray[np.float32]
+    subwords: Sequence[int] = ()
 
 
 def run(settings: TermsSettings, context: StageContext) -> Metrics:
@@ -152,22 +130,27 @@ def describe_terms(
     next(_term_rows(settings.terms, cache))  # a missing file or column is reported before the model is loaded
     if settings.ratings:
         next(rows(settings.ratings, RATING, cache))
-    precision = precision or resolve_precision(settings.precision)
     encoder = SentenceEncoder.load(settings.model, backend="torch", cache=cache, is_base=True)
     with explain_write_errors(output):
         with Rejects(output / REJECTS, settings.max_rejects) as rejects:
-            terms, tokens = _usable_terms(settings, encoder, rejects, cache)
+            terms = _usable_terms(settings, encoder, rejects, cache)
             row_of = {term.text: row for row, term in enumerate(terms)}
             ratings, counts = read_ratings(settings.ratings, row_of, rejects, cache) if settings.ratings else ({}, {})
-        vectors = _vectors(encoder, tokens, settings.layers, precision, settings.batch_tokens)
-        neighbours = nearest_terms(vectors, settings.k)
+        texts, groups = [term.text for term in terms], [term.group for term in terms]
+        vectors = term_vectors(
+            encoder,
+            texts,
+            layers=settings.layers,
+            precision=precision or settings.precision,
+            batch_tokens=settings.batch_tokens,
+        )
+        neighbours, cosines = nearest_terms(vectors, settings.k)
         perplexity, positions = _positions(vectors, settings)
         for earlier in (*VECTORS, *PICTURES):  # not all of them are written in this run
             (output / earlier).unlink(missing_ok=True)
-        texts, groups = [term.text for term in terms], [term.group for term in terms]
         count, dim = vectors.shape
         write_vectors(output / f"vectors.{settings.output}", [vectors], count, dim, lambda first, end: texts[first:end])
-        _write_tables(output, terms, tokens, positions, neighbours)
+        _write_tables(output, terms, encoder.tokenizer.unk_token_id, positions, neighbours, cosines)
         if perplexity is not None:
             figure = draw_terms(texts, groups, positions, f"Perplexity {perplexity:.3g}, seed {settings.seed}.")
             for name in PICTURES:
@@ -177,10 +160,10 @@ def describe_terms(
             **group_metrics(groups, neighbours, settings.seed),
             "terms/count": count,
             "terms/dim": dim,
-            "terms/layers": _layers_summed(encoder, settings.layers),
+            "terms/layers": _summed_layers(encoder, settings.layers),
             "terms/perplexity": perplexity,
             "terms/rejected": rejects.counts.total(),
-            "terms/unknown": sum(not term.in_vocabulary for term in tokens),
+            "terms/unknown": sum({*term.subwords} == {encoder.tokenizer.unk_token_id} for term in terms),
         }
         write_json(output / METRICS, metrics)
     return metrics
@@ -280,46 +263,61 @@ def _score(value: Any) -> float:
 
 def _usable_terms(
     settings: TermsSettings, encoder: "SentenceEncoder", rejects: Rejects, cache: Cache | None
-) -> tuple[list[Term], list[TermTokens]]:
-    """The terms that the model can read, and their tokens."""
-    terms: list[Term] = []
-    usable: list[TermTokens] = []
-    listed = read_terms(settings.terms, rejects, cache)
-    for term, tokens in zip(listed, _tokenize(encoder, [term.text for term in listed]), strict=True):
-        if fault := tokens.fault(encoder.max_tokens):
+) -> list[Term]:
+    """The terms that the model can read, with their subwords."""
+    listed, terms = read_terms(settings.terms, rejects, cache), list[Term]()
+    for term, subwords in zip(listed, _subwords(encoder, [term.text for term in listed]), strict=True):
+        if fault := _fault(encoder, subwords):
             rejects.add(term.file, term.line, fault)
         else:
-            terms.append(term)
-            usable.append(tokens)
+            terms.append(term._replace(subwords=subwords))
     rejects.used(len(terms))
     if len(terms) < 2:
         left_out = f"; left out were {summary}" if (summary := rejects.summary()) else ""
         raise RequestError(f"{settings.terms.name}: expected two terms at least, found {len(terms)}{left_out}")
-    if unknown := sum(not tokens.in_vocabulary for tokens in usable):
+    if unknown := sum({*term.subwords} == {encoder.tokenizer.unk_token_id} for term in terms):
         log(
             f"{unknown:,} of {len(terms):,} terms have no subword that the model's vocabulary knows; their vectors "
             "mean nothing. Take a model that was made for their language"
         )
-    return terms, usable
+    return terms
+
+
+def _subwords(encoder: "SentenceEncoder", terms: Sequence[str]) -> list[list[int]]:
+    """The ids of each term without special tokens; long terms are not cut."""
+    if not terms:
+        raise RequestError("terms: expected one term or more, found none")
+    tokenized = encoder.tokenizer(list(terms), add_special_tokens=False, return_attention_mask=False, verbose=False)
+    ids: list[list[int]] = tokenized["input_ids"]
+    return ids
+
+
+def _fault(encoder: "SentenceEncoder", subwords: Sequence[int]) -> str:
+    """The reason why a term has no vector; empty where it has one."""
+    if len(subwords) + encoder.tokenizer.num_special_tokens_to_add() > encoder.max_tokens:
+        return f"a term of more than the {encoder.max_tokens} tokens that the model reads"
+    return "" if subwords else "a term without a subword in the model's vocabulary"
 
 
 def _write_tables(
-    output: Path, terms: Sequence[Term], tokens: Sequence[TermTokens], positions: Positions, near: NearestTerms
+    output: Path, terms: Sequence[Term], unknown: int, positions: Positions, neighbours: Rows, cosines: Cosines
 ) -> None:
     """Writes terms, with counts of subwords and positions on the picture, and their neighbours."""
     import pandas as pd
 
-    table = pd.DataFrame([(term.text, term.group) for term in terms], columns=["term", "group"])
-    subwords, in_vocabulary = zip(*((term.subwords, term.in_vocabulary) for term in tokens), strict=True)
-    x, y = positions.T
-    described = table.assign(pieces=subwords, known_pieces=in_vocabulary, x=x, y=y)
-    k = near.rows.shape[1]
-    neighbours = table.loc[np.repeat(table.index, k)].reset_index(drop=True)
-    others = table.loc[near.rows.ravel()].reset_index(drop=True)
-    neighbours["rank"] = np.tile(np.arange(k) + 1, len(terms))
-    neighbours["neighbour"], neighbours["neighbour_group"] = others["term"], others["group"]
-    neighbours["cosine"] = near.cosines.ravel()
-    for name, frame in ((TERMS, described), (NEIGHBOURS, neighbours)):
+    table = pd.DataFrame([term[:2] for term in terms], columns=["term", "group"])
+    counts = {
+        "pieces": [len(term.subwords) for term in terms],
+        "known_pieces": [sum(subword != unknown for subword in term.subwords) for term in terms],
+    }
+    count, k = neighbours.shape
+    pairs = table.loc[np.repeat(table.index, k)].assign(rank=np.tile(np.arange(k) + 1, count))
+    others = table.loc[neighbours.ravel()].to_numpy()
+    pairs[["neighbour", "neighbour_group"]] = others
+    for name, frame in (
+        (TERMS, table.assign(**counts, x=positions[:, 0], y=positions[:, 1])),
+        (NEIGHBOURS, pairs.assign(cosine=cosines.ravel())),
+    ):
         with atomic_write(output / name) as building:
             frame.to_csv(building, index=False, float_format="%.4f", lineterminator="\n")
 
@@ -336,85 +334,57 @@ def term_vectors(
     """Vectors of `terms`, float32 (terms, dim): the mean over a term's subwords of the sum of the last layers.
 
     model: any BERT: a plain folder, a sentence encoder's, a classifier's, or a hub id. Its own pooling, projection and
-        prompts do not count here, nor do [CLS] and [SEP].
+        prompts do not count here, nor do special tokens such as [CLS] and [SEP].
     layers: `last_four` is the sum of the last four layers, or of all where there are fewer, which is logged; `last` is
         the last one only.
     Raises RequestError for other layers, a term without subwords, and one that is longer than the model reads;
     WorkError for a vector that is not finite.
     """
+    import torch
+
+    from bertrelay.inference.encode import check_finite, encode
     from bertrelay.model.encoder import SentenceEncoder
 
     check_choice("layers", layers, [*LAYERS])
     encoder = model
     if not isinstance(encoder, SentenceEncoder):
         encoder = SentenceEncoder.load(encoder, backend="torch", cache=cache, is_base=True)
-    tokens = _tokenize(encoder, list_texts(terms, "terms"))
-    for number, term in enumerate(tokens):
-        if fault := term.fault(encoder.max_tokens):
+    texts = list_texts(terms, "terms")
+    for number, subwords in enumerate(_subwords(encoder, texts)):
+        if fault := _fault(encoder, subwords):
             raise RequestError(f"terms: expected terms that the model can read, found {fault} at position {number:,}")
-    return _vectors(encoder, tokens, layers, resolve_precision(precision, encoder.device), batch_tokens)
-
-
-def _tokenize(encoder: "SentenceEncoder", terms: Sequence[str]) -> list[TermTokens]:
-    """The tokens of each term; long terms are not cut."""
-    if not terms:
-        raise RequestError("terms: expected one term or more, found none")
-    tokenizer: Any = encoder.tokenizer
-    tokenized = tokenizer(list(terms), return_special_tokens_mask=True, return_attention_mask=False, verbose=False)
-    tokens = []
-    for ids, special in zip(tokenized["input_ids"], tokenized["special_tokens_mask"], strict=True):
-        is_subword = [1 - is_special for is_special in special]
-        in_vocabulary = sum(one for token, one in zip(ids, is_subword, strict=True) if token != tokenizer.unk_token_id)
-        tokens.append(TermTokens(ids, is_subword, sum(is_subword), in_vocabulary))
-    return tokens
-
-
-def _layers_summed(encoder: "SentenceEncoder", layers: Layers) -> int:
-    return min(LAYERS[layers], int(encoder.backbone.config.num_hidden_layers))
-
-
-def _vectors(
-    encoder: "SentenceEncoder",
-    tokens: Sequence[TermTokens],
-    layers: Layers,
-    precision: ComputePrecision,
-    batch_tokens: int | None,
-) -> Vectors:
-    """Vectors (terms, dim) of tokenized terms; terms of similar length share a batch."""
-    import torch
-
-    from bertrelay.inference.batches import best_batch_tokens, fill_batch, inference_mode, pack_for, sorted_batches
-    from bertrelay.inference.encode import check_finite
-    from bertrelay.inference.kernels import use_packed
-    from bertrelay.model.pooling import Pooling
-
-    summed = _layers_summed(encoder, layers)
+    summed = _summed_layers(encoder, layers)
     if summed < LAYERS[layers]:
         log(f"the model has {summed} layers: a term's vector is their sum, where the paper's is that of the last four")
-    size, mean = best_batch_tokens(encoder.device, batch_tokens), Pooling(["mean"])
-    lengths = np.array([len(term.ids) for term in tokens])
-    vectors = np.empty((len(tokens), encoder.backbone.config.hidden_size), np.float32)
-    packed = pack_for(int(lengths.sum()), encoder.backbone, precision, size)
-    with inference_mode(encoder, precision), use_packed(packed):
-        for batch, width, height in sorted_batches(lengths, size, encoder.max_tokens):
-            inputs = torch.tensor([encoder.pad_id, 0, 0])[:, None, None].repeat(1, height, width)
-            for line, row in enumerate(fill_batch(batch, height).tolist()):
-                ids, is_subword = tokens[row].ids, tokens[row].is_subword
-                inputs[:, line, : len(ids)] = torch.tensor([ids, [1] * len(ids), is_subword])
-            input_ids, mask, subwords = inputs.to(encoder.device)  # (height, width) each
-            states = encoder.backbone(input_ids=input_ids, attention_mask=mask, output_hidden_states=True).hidden_states
-            last = torch.stack([state.float() for state in states[-summed:]])  # (layers, height, width, dim)
+    special = torch.tensor(encoder.tokenize([""])[0], device=encoder.device)
+
+    class TermEncoder(SentenceEncoder):
+        def forward(
+            self, input_ids: torch.Tensor, attention_mask: torch.Tensor, prompt_tokens: int | None = None
+        ) -> torch.Tensor:
+            """(batch, tokens) ids and mask -> float32 (batch, dim)."""
+            states = self.backbone(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True)
+            last = torch.stack([state.float() for state in states.hidden_states[-summed:]])  # (layers, batch, …, dim)
+            is_subword = attention_mask.bool() & ~torch.isin(input_ids, special)  # (batch, tokens)
             with torch.autocast(input_ids.device.type, enabled=False):
-                pooled = mean(last.sum(dim=0), subwords)  # (height, dim)
-            vectors[batch] = pooled[: len(batch)].cpu().numpy()
+                vectors: torch.Tensor = self.pooling(last.sum(dim=0), is_subword, prompt_tokens or 0)
+            return vectors
+
+    term_encoder = TermEncoder(encoder.backbone, encoder.tokenizer, max_tokens=encoder.max_tokens)
+    vectors = encode(term_encoder, texts, precision=precision, batch_tokens=batch_tokens)
     check_finite(encoder, vectors, lambda row: f"term {row + 1:,}")
     return vectors
 
 
-def nearest_terms(vectors: Vectors, k: int = 5) -> NearestTerms:
+def _summed_layers(encoder: "SentenceEncoder", layers: Layers) -> int:
+    return min(LAYERS[layers], int(encoder.backbone.config.num_hidden_layers))
+
+
+def nearest_terms(vectors: Vectors, k: int = 5) -> tuple[Rows, Cosines]:
     """The `k` rows of `vectors` (n, dim) with the largest cosine to each row except itself, or all others if fewer.
 
-    Exact. Raises RequestError for fewer than two vectors.
+    Returns their numbers, nearest first, and their cosines, (n, k) each. Exact.
+    Raises RequestError for fewer than two vectors.
     """
     from sklearn.neighbors import NearestNeighbors
 
@@ -422,10 +392,10 @@ def nearest_terms(vectors: Vectors, k: int = 5) -> NearestTerms:
         raise RequestError(f"neighbours: expected two vectors and k = 1 at least, found {len(vectors)} and k = {k}")
     search = NearestNeighbors(n_neighbors=min(k, len(vectors) - 1), metric="cosine", algorithm="brute").fit(vectors)
     distances, nearest = search.kneighbors()  # without queries, a row is not its own neighbour
-    return NearestTerms(nearest, (1 - distances).astype(np.float32))
+    return nearest, (1 - distances).astype(np.float32)
 
 
-def group_metrics(groups: Sequence[str], near: NearestTerms, seed: int) -> Metrics:
+def group_metrics(groups: Sequence[str], neighbours: Rows, seed: int) -> Metrics:
     """The fraction of neighbours that are of the term's own group, with an interval over terms, and that by chance.
 
     Only terms with a group count. Empty where there are fewer than two groups.
@@ -436,7 +406,7 @@ def group_metrics(groups: Sequence[str], near: NearestTerms, seed: int) -> Metri
     grouped = np.flatnonzero(np.array(groups) != "")
     if np.count_nonzero(names != "") < 2:
         return {}
-    same = (numbers[near.rows[grouped]] == numbers[grouped, None]).mean(axis=1)  # (terms with a group,)
+    same = (numbers[neighbours[grouped]] == numbers[grouped, None]).mean(axis=1)  # (terms with a group,)
     chance = (sizes[numbers[grouped]] - 1) / (len(groups) - 1)
     fraction = with_interval("terms/same_group", share, same, seed=seed)
     return {**fraction, "terms/same_group_by_chance": float(chance.mean())}

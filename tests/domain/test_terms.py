@@ -1,4 +1,4 @@
-"""Medical terms: vectors against transformers, neighbours against brute force, figures against scipy, pictures."""
+"""Medical terms: vectors against transformers, neighbours against brute force, correlations against scipy, pictures."""
 
 import csv
 import json
@@ -107,10 +107,10 @@ def test_vectors_are_the_sum_of_the_last_hidden_states_and_its_mean_over_the_pie
     tiny_encoder, tmp_path, capsys, kind, has, layers, summed
 ):
     tiny_encoder(kind, TERMS, layers=has, pooling=["cls"], normalize=True).save(tmp_path)
-    found = term_vectors(tmp_path, TERMS, layers=layers, precision="fp32", batch_tokens=24)
-    assert found.dtype == np.float32
+    vectors = term_vectors(tmp_path, TERMS, layers=layers, precision="fp32", batch_tokens=24)
+    assert vectors.dtype == np.float32
     expected = np.stack([by_hand(tmp_path, term, summed) for term in TERMS])
-    np.testing.assert_allclose(found, expected, atol=2e-5)
+    np.testing.assert_allclose(vectors, expected, atol=2e-5)
     assert ("2 layers" in capsys.readouterr().err) == (has == 2)
 
 
@@ -122,8 +122,9 @@ def test_a_classifier_a_sentence_encoder_and_a_plain_folder_of_one_network_give_
     classifier.bert.load_state_dict(encoder.backbone.state_dict())
     classifier.save_pretrained(tmp_path / "classifier")
     save_tokenizer(encoder.tokenizer, tmp_path / "classifier", 40, has_types=True)
-    expected, *found = (term_vectors(each, TERMS, precision="fp32") for each in (model, *tmp_path.iterdir()))
-    for vectors in found:
+    expected = term_vectors(model, TERMS, precision="fp32")
+    for folder in tmp_path.iterdir():
+        vectors = term_vectors(folder, TERMS, precision="fp32")
         np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 
@@ -152,30 +153,31 @@ def test_vectors_that_are_not_finite_are_an_error(tiny_encoder):
 
 def test_neighbours_are_those_of_brute_force():
     vectors = np.random.default_rng(1).normal(size=(37, 6)).astype(np.float32)
-    found = nearest_terms(vectors, 4)
+    rows, cosines_of = nearest_terms(vectors, 4)
     for row in range(37):
         lengths = np.linalg.norm(vectors[row]) * np.linalg.norm(vectors, axis=1)
         cosines = vectors @ vectors[row] / lengths
         best = [other for other in np.argsort(-cosines).tolist() if other != row][:4]
-        assert found.rows[row].tolist() == best
-        np.testing.assert_allclose(found.cosines[row], [cosines[other] for other in best], atol=1e-6)
-    assert nearest_terms(np.eye(3, dtype=np.float32), 9).rows.tolist() == [[1, 2], [0, 2], [0, 1]]  # all others
+        assert rows[row].tolist() == best
+        np.testing.assert_allclose(cosines_of[row], [cosines[other] for other in best], atol=1e-6)
+    assert nearest_terms(np.eye(3, dtype=np.float32), 9)[0].tolist() == [[1, 2], [0, 2], [0, 1]]  # all others
 
 
 def test_the_share_of_neighbours_of_the_same_group_is_that_by_hand():
     angles = np.array([0, 0.1, 0.25, 2.0, 2.1, 3.0])
     vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
     groups = ["a", "a", "b", "b", "b", ""]
-    found = group_metrics(groups, nearest_terms(vectors, 1), seed=1)
-    assert found["terms/same_group"] == pytest.approx(4 / 5)  # of b, the one at 0.25 has an a beside it
-    assert found["terms/same_group_by_chance"] == pytest.approx((2 * 1 / 5 + 3 * 2 / 5) / 5)
-    assert group_metrics(["a"] * 6, nearest_terms(vectors, 1), seed=1) == {}
+    neighbours, _ = nearest_terms(vectors, 1)
+    metrics = group_metrics(groups, neighbours, seed=1)
+    assert metrics["terms/same_group"] == pytest.approx(4 / 5)  # of b, the one at 0.25 has an a beside it
+    assert metrics["terms/same_group_by_chance"] == pytest.approx((2 * 1 / 5 + 3 * 2 / 5) / 5)
+    assert group_metrics(["a"] * 6, neighbours, seed=1) == {}
 
 
 def test_a_term_is_read_once_without_blanks_and_what_is_left_out_is_listed_by_line(tmp_path):
     path = tmp_path / "terms.jsonl"
-    found = [("gout", "a"), (" gout ", "b"), ("", "a"), ("fever", None), (7, "a"), ("cough", "a"), ("fever", None)]
-    path.write_text("".join(json.dumps({"group": group, "term": term}) + "\n" for term, group in found))
+    pairs = [("gout", "a"), (" gout ", "b"), ("", "a"), ("fever", None), (7, "a"), ("cough", "a"), ("fever", None)]
+    path.write_text("".join(json.dumps({"group": group, "term": term}) + "\n" for term, group in pairs))
     with Rejects(tmp_path / "rejects.jsonl", limit=1) as rejects:
         terms = read_terms(settings("/m", path).terms, rejects)
     assert [(*term[:2], term.line) for term in terms] == [("gout", "a", 1), ("fever", "", 4), ("cough", "a", 6)]
@@ -201,8 +203,8 @@ def test_a_term_is_read_once_without_blanks_and_what_is_left_out_is_listed_by_li
 )
 def test_term_and_group_are_found_in_every_file(tmp_path, name, text, columns, expected):
     (tmp_path / name).write_text(text)
-    given = {"model": "/m", "terms": {"path": str(tmp_path / name), "columns": columns}}
-    table = TermsSettings.model_validate(given).terms
+    values = {"model": "/m", "terms": {"path": str(tmp_path / name), "columns": columns}}
+    table = TermsSettings.model_validate(values).terms
     with Rejects(None) as rejects:
         assert [(term.text, term.group) for term in read_terms(table, rejects)] == expected
 
@@ -232,8 +234,8 @@ def test_each_term_has_a_label_beside_its_mark_and_each_group_its_colour_and_sha
     shown = [text.get_text() for text in axes.get_legend().get_texts()]
     assert shown == ["2 _x", "1 $y$", "1 no group", "1 z"]
     assert axes.get_title(loc="left") == "5 of 6 terms by t-SNE"
-    looks = {(str(marks.get_facecolor()), len(marks.get_paths()[0].vertices)) for marks in axes.collections}
-    assert len(looks) == 4
+    styles = {(str(marks.get_facecolor()), len(marks.get_paths()[0].vertices)) for marks in axes.collections}
+    assert len(styles) == 4
 
 
 def test_the_stage_writes_vectors_tables_pictures_and_metrics_that_agree(model, described):
@@ -243,9 +245,9 @@ def test_the_stage_writes_vectors_tables_pictures_and_metrics_that_agree(model, 
     terms = rows_of(output / "terms.csv")
     assert [(row["term"], row["group"]) for row in terms] == list(zip(TERMS, GROUPS, strict=True))
     assert all(float(row["x"]) or float(row["y"]) for row in terms)
-    found, near = nearest_terms(vectors, 3), rows_of(output / "neighbours.csv")
-    assert [row["neighbour"] for row in near] == [TERMS[row] for row in found.rows.ravel()]
-    assert [float(row["cosine"]) for row in near] == pytest.approx(found.cosines.ravel().tolist(), abs=6e-5)
+    (rows, cosines), near = nearest_terms(vectors, 3), rows_of(output / "neighbours.csv")
+    assert [row["neighbour"] for row in near] == [TERMS[row] for row in rows.ravel()]
+    assert [float(row["cosine"]) for row in near] == pytest.approx(cosines.ravel().tolist(), abs=6e-5)
     assert json.loads((output / "metrics.json").read_text()) == metrics
     assert metrics["terms/perplexity"] == pytest.approx(7 / 3)
     assert (metrics["terms/count"], metrics["terms/dim"], metrics["terms/layers"]) == (8, 16, 4)
@@ -321,13 +323,13 @@ def test_terms_without_known_subwords_are_counted_those_without_any_left_out_and
 
 
 @pytest.mark.parametrize(
-    ("terms", "given", "expected"),
+    ("terms", "options", "expected"),
     [
         (["gout", "gout"], {}, r"two terms at least, found 1; left out were 1 × a term that is there"),
         (TERMS, {"perplexity": 8}, "less than the 8 terms"),
     ],
 )
-def test_too_few_terms_and_too_much_perplexity_are_refused(model, tmp_path, terms, given, expected):
+def test_too_few_terms_and_too_much_perplexity_are_refused(model, tmp_path, terms, options, expected):
     path = write(tmp_path / "terms.csv", [("term",), *((term,) for term in terms)])
     with pytest.raises(RequestError, match=expected):
-        describe_terms(settings(model, path, **given), tmp_path / "out")
+        describe_terms(settings(model, path, **options), tmp_path / "out")
