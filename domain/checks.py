@@ -77,15 +77,15 @@ class Finding(NamedTuple):
     def examples(self) -> dict[str, str]:
         """The first place of each kind, with the others of its group: `a.tsv, line 1 and b.tsv, line 3`."""
         first: dict[str, list[Place]] = {}
-        for place in self.places:
-            places = first.setdefault(place.kind, [])
-            if not places or (place.group is not None and place.group == places[0].group):
-                places.append(place)
-        return {kind: " and ".join(map(str, places)) for kind, places in first.items()}
+        for fault in self.places:
+            faults = first.setdefault(fault.kind, [])
+            if not faults or (fault.group is not None and fault.group == faults[0].group):
+                faults.append(fault)
+        return {kind: " and ".join(map(str, faults)) for kind, faults in first.items()}
 
     def as_json(self) -> dict[str, Any]:
         """The one form of `data check --json`, `data audit --json` and `audit.json`."""
-        return {**self._asdict(), "counts": dict(self.counts), "places": [place.as_json() for place in self.places]}
+        return {**self._asdict(), "counts": dict(self.counts), "places": [fault.as_json() for fault in self.places]}
 
 
 def findings_json(findings: Sequence[Finding]) -> dict[str, Any]:
@@ -183,8 +183,8 @@ def report(findings: Sequence[Finding]) -> Iterator[str]:
     width = max(len(finding.check) for finding in findings)
     for finding in findings:
         yield f"{finding.severity:4}  {finding.check:{width}}  {finding.summary}"
-        for kind, places in finding.examples.items():
-            yield f"{'':4}  {'':{width}}  {kind}: {places}"
+        for kind, example in finding.examples.items():
+            yield f"{'':4}  {'':{width}}  {kind}: {example}"
     counts = Counter[str](finding.severity for finding in findings)
     total = ", ".join(f"{counts[severity]} {severity}" for severity in SEVERITIES)
     yield f"{overall(findings):4}  {'overall':{width}}  {total}"
@@ -203,9 +203,9 @@ def duplicates(values: Occurrences, splits: Iterable[str], title: str) -> Findin
     return Finding("duplicates", severity, f"{title}: {listed}", counts, values.repeats())
 
 
-def shown(places: Sequence[str]) -> str:
-    """The first places."""
-    return "; ".join([*places[:EXAMPLES], *(["…"] if len(places) > EXAMPLES else [])])
+def shown(names: Sequence[str]) -> str:
+    """The first few names, with an ellipsis for others."""
+    return "; ".join([*names[:EXAMPLES], *(["…"] if len(names) > EXAMPLES else [])])
 
 
 def summarize_lengths(lengths: Mapping[Split, Sequence[int]], limit: int | None = None) -> tuple[str, dict[str, float]]:

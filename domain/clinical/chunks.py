@@ -58,7 +58,7 @@ class Chunk(NamedTuple):
 class Chunks(NamedTuple):
     """The chunks of an admission, and how many `max_chunks` left out."""
 
-    kept: list[Chunk]
+    used: list[Chunk]
     lost_chunks: int = 0
 
 
@@ -100,8 +100,8 @@ class Chunker:
             encodings = self._rules.encode_batch([self._space + text for text in block], add_special_tokens=False)
             for text, encoding in zip(block, encodings, strict=True):
                 chunks = list(self._chunks(text, encoding))
-                kept = chunks[: self.settings.max_chunks]
-                yield Chunks(kept, len(chunks) - len(kept))
+                used = chunks[: self.settings.max_chunks]
+                yield Chunks(used, len(chunks) - len(used))
 
     def _chunks(self, text: str, encoding: Encoding) -> Iterator[Chunk]:
         if not encoding.ids or not text.strip():
@@ -270,13 +270,13 @@ def warn_of_cut(chunks: NDArray[np.integer], max_chunks: int | None) -> None:
 def chunk_tokens(texts: Iterable[str], chunker: Chunker) -> ChunkTokens:
     """The chunks of some texts, in memory."""
     of_texts = list(chunker.of_texts(texts))
-    chunks = [chunk for of_text in of_texts for chunk in of_text.kept]
+    chunks = [chunk for of_text in of_texts for chunk in of_text.used]
     lengths = np.array([len(chunk.ids) for chunk in chunks], np.int64)
     return ChunkTokens(
         ids=np.concatenate([np.zeros(0, np.int32), *(chunk.ids for chunk in chunks)]),
         starts=np.cumsum(lengths) - lengths,
         lengths=lengths,
-        admissions=np.repeat(np.arange(len(of_texts)), [len(of_text.kept) for of_text in of_texts]),
+        admissions=np.repeat(np.arange(len(of_texts)), [len(of_text.used) for of_text in of_texts]),
         spans=np.array([(chunk.start, chunk.end) for chunk in chunks], np.int64).reshape(-1, 2),
         lost_chunks=sum(of_text.lost_chunks for of_text in of_texts),
     )

@@ -85,7 +85,7 @@ def _slice_metrics(predicted: Predicted, seed: int) -> Metrics:
     mean = {"mean_probability": predicted.probability} if calibrated is None else {"mean_calibrated": calibrated}
     columns = {"prevalence": predicted.outcomes.astype(np.float64), **mean}
 
-    def of(weights: Floats) -> dict[str, Floats]:
+    def metrics_of(weights: Floats) -> dict[str, Floats]:
         counts = ranking.counts(weights)
         means = {name: ratio(weights @ values, weights.sum(-1)) for name, values in columns.items()}
         return {"auroc": auroc(*counts), "auprc": average_precision(*counts), **means, **calibration(weights)}
@@ -93,7 +93,7 @@ def _slice_metrics(predicted: Predicted, seed: int) -> Metrics:
     # Once, without resamples, which would take minutes for all groups.
     fits = predicted.calibration_fits()(np.ones(len(predicted.outcomes)))
     without_intervals = {name: none_if_nan(value) for name, value in fits.items()}
-    return with_intervals(of, predicted.subjects, distances=CALIBRATION_ERRORS, seed=seed) | without_intervals
+    return with_intervals(metrics_of, predicted.subjects, distances=CALIBRATION_ERRORS, seed=seed) | without_intervals
 
 
 def groups_of(characteristics: pd.DataFrame, lengths: Sequence[int]) -> pd.DataFrame:

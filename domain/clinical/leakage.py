@@ -213,10 +213,10 @@ def _near_duplicates(texts: Sequence[Text], pairs: Sequence[tuple[int, int]], sh
     if similar:
         summary = f"texts with a near-duplicate in another split: {len(similar):,}"
     summary += f" ({short:,} texts of fewer than {FEWEST_WORDS} words were not compared)" if short else ""
-    places = [
+    examples = [
         Place("near-duplicate texts", texts[number].file, texts[number].row, group=group)
         for group, pair in enumerate(pairs[:EXAMPLES], 1)
         for number in pair
     ]
     severity: Severity = "warn" if similar else "good"
-    return Finding("near_duplicates", severity, summary, {"count": len(similar)}, places)
+    return Finding("near_duplicates", severity, summary, {"count": len(similar)}, examples)

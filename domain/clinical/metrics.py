@@ -182,13 +182,13 @@ def binary_metrics(predicted: Predicted, threshold: float | None, seed: int = 0)
     ranking, outcomes = Ranking(predicted.probability, predicted.outcomes), predicted.outcomes.astype(np.float64)
     calibration = predicted.calibration()
 
-    def of(weights: Floats) -> dict[str, Floats]:
+    def metrics_of(weights: Floats) -> dict[str, Floats]:
         counts = ranking.counts(weights)
         ranked = {"auroc": auroc(*counts), "auprc": average_precision(*counts), "rp80_optimistic": best_recall(*counts)}
         alarms = dict(zip(("rp80", "rp80_precision"), predicted.recall_and_precision(threshold, weights), strict=True))
         return {**ranked, **alarms, **calibration(weights), "prevalence": ratio(weights @ outcomes, weights.sum(-1))}
 
-    metrics = with_intervals(of, predicted.subjects, distances=CALIBRATION_ERRORS, seed=seed)
+    metrics = with_intervals(metrics_of, predicted.subjects, distances=CALIBRATION_ERRORS, seed=seed)
     fits = predicted.calibration_fits()
     return metrics | with_intervals(fits, predicted.subjects, seed=seed, resamples=FITTED_RESAMPLES)
 
@@ -197,25 +197,25 @@ def metric_differences(model: Predicted, baseline: Predicted, seed: int = 0) -> 
     """AUROC and AUPRC of `model` minus those of `baseline` on the same admissions, from the same resamples."""
     rankings = [Ranking(predicted.probability, predicted.outcomes) for predicted in (model, baseline)]
 
-    def of(weights: Floats) -> dict[str, Floats]:
+    def metrics_of(weights: Floats) -> dict[str, Floats]:
         first, second = (ranking.counts(weights) for ranking in rankings)
         return {
             "auroc_difference": auroc(*first) - auroc(*second),
             "auprc_difference": average_precision(*first) - average_precision(*second),
         }
 
-    return with_intervals(of, model.subjects, seed=seed)
+    return with_intervals(metrics_of, model.subjects, seed=seed)
 
 
 def alarm_metrics(predicted: Predicted, threshold: float | None, seed: int = 0) -> Metrics:
     """The number of test admissions that reach the alarm threshold, their precision and recall; None without one."""
 
-    def of(weights: Floats) -> dict[str, Floats]:
+    def metrics_of(weights: Floats) -> dict[str, Floats]:
         recall, precision = predicted.recall_and_precision(threshold, weights)
         return {"alarm_recall": recall, "alarm_precision": precision}
 
     raised = None if threshold is None else int((predicted.probability >= threshold).sum())
-    return {"alarms": raised} | with_intervals(of, predicted.subjects, seed=seed)
+    return {"alarms": raised} | with_intervals(metrics_of, predicted.subjects, seed=seed)
 
 
 def permutation_metrics(auroc: float, permuted: Floats) -> Metrics:
@@ -265,7 +265,7 @@ def label_metrics(predicted: PredictedLabels, seed: int = 0) -> Metrics:
     pooled = Ranking(predicted.probabilities.ravel(), predicted.labels.ravel())
     is_right = predicted.probabilities.argmax(1) == predicted.labels.argmax(1)
 
-    def of(weights: Floats) -> dict[str, Floats]:
+    def metrics_of(weights: Floats) -> dict[str, Floats]:
         of_labels = [auroc(*ranking.counts(weights)) for ranking in rankings]  # nan where not defined in a resample
         values = np.stack([*of_labels, np.full(weights.shape[:-1], np.nan)])
         metrics = {"auroc_macro": ratio(np.nansum(values, axis=0), (~np.isnan(values)).sum(axis=0))}
@@ -279,7 +279,7 @@ def label_metrics(predicted: PredictedLabels, seed: int = 0) -> Metrics:
 
     size = predicted.labels.shape[1]
     counts = {"labels": size, "labels_left_out": size - len(varying)}
-    return with_intervals(of, predicted.subjects, seed=seed) | counts
+    return with_intervals(metrics_of, predicted.subjects, seed=seed) | counts
 
 
 def curves(models: Mapping[str, Predicted]) -> dict[str, Any]:

@@ -288,9 +288,9 @@ def notes_by_admission(
             "the notes of a file"
         )
     for column in (id_column, text_column):
-        if (found := notes.columns.tolist().count(column)) > 1:
-            raise RequestError(f"score: expected one column {column!r}, found {found}; rename the others")
-        if not found:  # names are not shown: those of a file without a header are its first row
+        if (count := notes.columns.tolist().count(column)) > 1:
+            raise RequestError(f"score: expected one column {column!r}, found {count}; rename the others")
+        if not count:  # names are not shown: those of a file without a header are its first row
             raise RequestError(
                 f"score: expected a column {column!r}, found {len(notes.columns)} columns of other names. Name the "
                 "columns with id_column and text_column, and give a file without a header its own"
@@ -395,6 +395,6 @@ def admission_page(explanation: Explanation, description: ModelDescription) -> s
 
     chunks = [(number, chunk, chunk == top, parts(chunk)) for number, chunk in enumerate(score.chunks, 1)]
     by_label = zip(description.labels, score.by_label, strict=False)  # without text there is none
-    likeliest = sorted(by_label, key=lambda each: -each[1])[:MOST_LABELS]
+    likeliest = sorted(by_label, key=lambda labelled: -labelled[1])[:MOST_LABELS]
     template = environment.get_template("admission.html.jinja")
     return template.render(score=score, description=description, chunks=chunks, likeliest=likeliest, percent=percent)

@@ -1,4 +1,4 @@
-"""The public names of the packages: all there, and nothing heavy is imported before one is used."""
+"""The public names of the packages exist, and nothing heavy is imported before one is used."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Reproducible random numbers beside the reference implementation."""
+"""Reproducible random numbers against the reference implementation."""
 
 import numpy as np
 import pytest
@@ -15,11 +15,11 @@ def test_numbers_are_those_of_splitmix64():
 
 
 def test_draws_of_neighbouring_tokens_items_and_epochs_have_nothing_to_do_with_one_another():
-    items, places = np.repeat(np.arange(2_000), 50), np.tile(np.arange(50), 2_000)
-    draws = uniform_draws(0, 0, items, places)
+    items, positions = np.repeat(np.arange(2_000), 50), np.tile(np.arange(50), 2_000)
+    draws = uniform_draws(0, 0, items, positions)
     assert draws.min() >= 0 and draws.max() < 1
     assert draws.mean() == pytest.approx(0.5, abs=0.003)
-    other_epoch = uniform_draws(0, 1, items, places)
+    other_epoch = uniform_draws(0, 1, items, positions)
     by_item = draws.reshape(2_000, 150)
     columns = [draws[:, 0], draws[:, 1], draws[:, 2], other_epoch[:, 0], np.roll(draws[:, 0], 1)]
     assert np.abs(np.corrcoef(columns) - np.eye(len(columns))).max() < 0.02

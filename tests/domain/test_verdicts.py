@@ -1,4 +1,4 @@
-"""What is said first of a model: by arithmetic of its recorded metrics, whatever they are."""
+"""The verdict on a model, by arithmetic of its recorded metrics."""
 
 import pytest
 

@@ -37,9 +37,9 @@ from domain.biomedical.documents.tags import (
     Scheme,
     TokenSpan,
     has_stray_space,
-    illegal_places,
+    illegal_positions,
     is_tag,
-    rewritten,
+    normalize_tags,
     scheme_of_tags,
     spans_of,
     split_tag,
@@ -194,9 +194,9 @@ def _sentence(run: Sequence[Row], document: int, file_scheme: FileScheme) -> Sen
             return Rejected("an unknown tag", detail, file=row.file, line=row.line)
         tokens.append(token)
         file_tags.append(tag)
-    tags = rewritten(file_tags, file_scheme)
+    tags = normalize_tags(file_tags, file_scheme)
     unopened = tuple(unopened_spans(tags)) if scheme == "IOB2" else ()
-    illegal, entities = illegal_places(tags, scheme), tuple(spans_of(tags, scheme))
+    illegal, entities = illegal_positions(tags, scheme), tuple(spans_of(tags, scheme))
     return SentenceRow(tuple(tokens), entities, run[0].file, run[0].line, document, scheme, illegal, unopened)
 
 

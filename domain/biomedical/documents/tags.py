@@ -68,7 +68,7 @@ def follows(tag: str, previous: str, scheme: Scheme = "IOB2") -> bool:
     return scheme == "IOB2" or not is_open
 
 
-def illegal_places(tags: Sequence[str], scheme: Scheme = "IOB2") -> list[int]:
+def illegal_positions(tags: Sequence[str], scheme: Scheme = "IOB2") -> list[int]:
     """Positions of the tags that may not follow the one before: `O I-X B-X I-Y` has [1, 3].
 
     An entity that is open at the end of the sentence (IOBES) counts at the last tag.
@@ -106,7 +106,7 @@ def unopened_spans(tags: Sequence[str]) -> list[TokenSpan]:
     seqeval counts them by default, and conlleval did; strict scores do not. Together with `spans_of` they cover every
     tag but `O`.
     """
-    opened = rewritten(tags, "IOB1")
+    opened = normalize_tags(tags, "IOB1")
     return [span for span in spans_of(opened) if opened[span.start] != tags[span.start]]
 
 
@@ -139,27 +139,27 @@ def scheme_of_tags(tags: Iterable[str]) -> FileScheme:
 
     Of several the first in the order of `SCHEMES`. `O I-X B-X` is IOB1, `B-X L-X` BILOU, `B-X I-X` IOB2.
     """
-    known_tags = (tag if is_tag(tag, "BILOU") or is_tag(tag, "IOBES") else "" for tag in tags)
-    pairs = Counter(pairwise(chain([OUTSIDE], known_tags, [OUTSIDE])))
+    valid_tags = (tag if is_tag(tag, "BILOU") or is_tag(tag, "IOBES") else "" for tag in tags)
+    pairs = Counter(pairwise(chain([OUTSIDE], valid_tags, [OUTSIDE])))
     return min(
         SCHEMES,
-        key=lambda scheme: sum(count for pair, count in pairs.items() if not _may_follow(*pair, scheme)),
+        key=lambda scheme: sum(count for pair, count in pairs.items() if not _is_legal_in_file(*pair, scheme)),
     )
 
 
-def _may_follow(before: str, tag: str, scheme: FileScheme) -> bool:
-    """True if the scheme has `tag`, and allows it after `before`; IOB1 has B only between two entities of one type."""
+def _is_legal_in_file(before: str, tag: str, scheme: FileScheme) -> bool:
+    """True if the scheme of a file has `tag` and allows it after `before`; IOB1 has B only between equal types."""
     if not is_tag(tag, scheme):
         return False
     before = before if is_tag(before, scheme) else OUTSIDE
     if scheme == "IOB1":
         prefix, entity_type = split_tag(tag)
         return prefix != "B" or (before != OUTSIDE and split_tag(before)[1] == entity_type)
-    first, second = rewritten([before, tag], scheme)
+    first, second = normalize_tags([before, tag], scheme)
     return follows(second, first, NORMALIZED_SCHEME[scheme])
 
 
-def rewritten(tags: Sequence[str], scheme: FileScheme) -> tuple[str, ...]:
+def normalize_tags(tags: Sequence[str], scheme: FileScheme) -> tuple[str, ...]:
     """The tags of a file in `NORMALIZED_SCHEME[scheme]`; illegal ones stay illegal."""
     if scheme == "IOB1":
         pairs = zip(tags, [OUTSIDE, *tags], strict=False)

@@ -69,7 +69,7 @@ class EntitySurvey:
     unusable: list[Rejected] = field(default_factory=list)
     illegal: list[Place] = field(default_factory=list)
     kinds: Counter[str] = field(default_factory=Counter)  # of entities at wrong offsets and of doubtful ones
-    places: list[Place] = field(default_factory=list)  # of these
+    faults: list[Place] = field(default_factory=list)  # places of these
     words: list[int] = field(default_factory=list)
     subwords: list[int] = field(default_factory=list)
 
@@ -90,7 +90,7 @@ class EntitySurvey:
         if self.kinds[kind] <= MOST_PLACES:
             text = "" if is_sensitive() else shown_id(document.text[max(entity.start, 0) : max(entity.end, 0)])
             where = (file or document.file, line or document.line, shown_id(document.id))
-            self.places.append(Place(kind, *where, entity.start, entity.end, text))
+            self.faults.append(Place(kind, *where, entity.start, entity.end, text))
 
 
 Surveys = Mapping[Split, EntitySurvey]
@@ -205,10 +205,10 @@ def _spans(surveys: Surveys) -> Finding:
     severity = worst([severity, "warn" if changed else "good"])
     counts = {"misaligned": len(wrong), "untaggable": untaggable}
     counts |= {"trimmed": kinds[TRIMMED], "repeated": kinds[REPEATED]}
-    places = [place for survey in surveys.values() for place in survey.places]
-    places += row_places([row for row in wrong if not kinds[row.reason]])
+    faults = [fault for survey in surveys.values() for fault in survey.faults]
+    faults += row_places([row for row in wrong if not kinds[row.reason]])
     good = f"all {entities:,} entities fit the words"
-    return Finding("spans", severity, "; ".join(summary) or good, counts, places=places)
+    return Finding("spans", severity, "; ".join(summary) or good, counts, places=faults)
 
 
 def _raw_text(surveys: Surveys) -> Finding:
@@ -220,16 +220,16 @@ def _raw_text(surveys: Surveys) -> Finding:
 
 
 def _tags(surveys: Surveys) -> Finding:
-    illegal = [place for survey in surveys.values() for place in survey.illegal]
+    illegal = [tag for survey in surveys.values() for tag in survey.illegal]
     rows = [row for survey in surveys.values() for row in survey.unusable if row.reason == STRAY_SPACE]
     summary = []
     if illegal:
         expected = "an I- must follow a B- or I- of its type"
-        places = shown(list(map(str, illegal)))
-        summary.append(f"{len(illegal):,} tags are not allowed where they are ({expected}): {places}")
+        examples = shown(list(map(str, illegal)))
+        summary.append(f"{len(illegal):,} tags are not allowed where they are ({expected}): {examples}")
     if rows:
-        places = shown([row.place for row in rows])
-        summary.append(f"{len(rows):,} records have a tag or type with a stray space, and cannot be used: {places}")
+        examples = shown([row.place for row in rows])
+        summary.append(f"{len(rows):,} records have a tag or type with a stray space, and cannot be used: {examples}")
     counts = {"illegal": len(illegal), "stray_spaces": len(rows)}
     text = "; ".join(summary) or "every tag sequence is legal"
     return Finding("tags", "fail" if summary else "good", text, counts, places=[*illegal, *row_places(rows)])

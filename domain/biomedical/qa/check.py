@@ -67,7 +67,7 @@ class ModelTraining(NamedTuple):
 class Values(NamedTuple):
     """Values that splits may share: questions with their contexts, contexts, articles and pools of snippets."""
 
-    asked: Occurrences
+    questions: Occurrences
     contexts: Occurrences
     articles: Occurrences
     pools: Occurrences
@@ -100,12 +100,12 @@ class QuestionSurvey:
 
     def add(self, question: Question) -> bool:
         """Counts a question; returns true for a new context."""
-        place = question.file, question.line
-        self.values.asked.add(self.split, (question.question, question.context), *place)
-        is_new = self.values.contexts.add(self.split, question.context, *place)
-        self.values.articles.add(self.split, question.document, *place)
+        position = question.file, question.line
+        self.values.questions.add(self.split, (question.question, question.context), *position)
+        is_new = self.values.contexts.add(self.split, question.context, *position)
+        self.values.articles.add(self.split, question.document, *position)
         if question.pool:
-            self.values.pools.add(self.split, question.pool, *place)
+            self.values.pools.add(self.split, question.pool, *position)
         self.counts["longer"] += len(question.question) > len(question.context)
         texts = [("a question", question.question), *(("an answer", answer.text) for answer in question.answers)]
         for part, text in [*texts, *([("a context", question.context)] if is_new else [])]:
@@ -171,7 +171,7 @@ def check_questions(
         *_records(surveys),
         _answers(surveys),
         *_swapped(surveys),
-        duplicates(values.asked, surveys, "questions asked of their context again"),
+        duplicates(values.questions, surveys, "questions asked of their context again"),
         *_leaks(surveys, values),
         *(_words(surveys, part) for part in PARTS),
         *(_tokens(surveys, part, training.max_tokens) for part in PARTS if training),
@@ -224,8 +224,8 @@ def _records(surveys: Surveys) -> Iterator[Finding]:
     ids = (
         f"{len(repeated):,} questions: {count_reasons(repeated)}" if repeated else "every question has an id of its own"
     )
-    places = row_places(repeated)
-    yield Finding("ids", "fail" if repeated else "good", ids, {"repeated": len(repeated)}, places=places)
+    severity = "fail" if repeated else "good"
+    yield Finding("ids", severity, ids, {"repeated": len(repeated)}, places=row_places(repeated))
 
     corrected, nowhere = _total(surveys, "corrected"), _total(surveys, "nowhere")
     offsets = [f"{len(misplaced):,} questions cannot be used: {count_reasons(misplaced)}"] if misplaced else []
@@ -236,8 +236,8 @@ def _records(surveys: Surveys) -> Iterator[Finding]:
     lost = len(misplaced) + nowhere
     severity = by_fraction(lost, whole, MAX_UNUSABLE) if lost else "warn" if offsets else "good"
     good = "every answer is at its offset" if _total(surveys, "in place") else "no answer came with an offset"
-    found = {"corrected": corrected, "nowhere": lost}
-    yield Finding("offsets", severity, "; ".join(offsets) or good, found, places=row_places(misplaced))
+    numbers = {"corrected": corrected, "nowhere": lost}
+    yield Finding("offsets", severity, "; ".join(offsets) or good, numbers, places=row_places(misplaced))
 
     counts: dict[str, float] = {alignment: _total(surveys, alignment) for alignment in ALIGNMENTS}  # of BioASQ only
     if answers := sum(counts.values()):
@@ -263,10 +263,10 @@ def _answers(surveys: Surveys) -> Finding:
 
 def _swapped(surveys: Surveys) -> Iterator[Finding]:
     """Questions longer than their contexts, where there are any: with many the two are swapped."""
-    longer, asked = _total(surveys, "longer"), _total(surveys, "questions")
-    if longer and asked >= MIN_RECORDS:
-        severity = by_fraction(longer, asked, MAX_SWAPPED)
-        summary = f"{longer:,} of {asked:,} questions are longer than their contexts"
+    longer, total = _total(surveys, "longer"), _total(surveys, "questions")
+    if longer and total >= MIN_RECORDS:
+        severity = by_fraction(longer, total, MAX_SWAPPED)
+        summary = f"{longer:,} of {total:,} questions are longer than their contexts"
         summary += "; the two seem to be swapped" if severity == "fail" else ""
         yield Finding("swapped", severity, summary, {"longer": longer})
 
@@ -284,8 +284,8 @@ def _leaks(surveys: Surveys, values: Values) -> Iterator[Finding]:
         severity: Severity = "fail" if pools.count else "warn" if articles.count else "good"
         severity = worst([severity, by_fraction(contexts.count, fewest, MAX_LEAKED)])
         counts = {"contexts": contexts.count, "articles": articles.count}
-        places = [*contexts.places, *articles.places, *pools.places]
-        yield Finding(f"leaks {first}/{second}", severity, summary, counts, places)
+        examples = [*contexts.places, *articles.places, *pools.places]
+        yield Finding(f"leaks {first}/{second}", severity, summary, counts, examples)
 
 
 def _words(surveys: Surveys, part: str) -> Finding:

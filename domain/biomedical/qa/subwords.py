@@ -143,9 +143,9 @@ class PairSplitter:
         self._rules = plain_rules(tokenizer)
         self._before_text = before_sentences(self._rules)
         pair = self._rules.encode("a", "a")
-        ids, of = np.array(pair.ids, dtype=np.int64), [-1 if text is None else text for text in pair.sequence_ids]
-        first, second = of.index(0), of.index(1)
-        ends = [len(of) - of[::-1].index(text) for text in (0, 1)]
+        ids, text_of = np.array(pair.ids, dtype=np.int64), [-1 if text is None else text for text in pair.sequence_ids]
+        first, second = text_of.index(0), text_of.index(1)
+        ends = [len(text_of) - text_of[::-1].index(text) for text in (0, 1)]
         self.before, self.between, self.after = ids[:first], ids[ends[0] : second], ids[ends[1] :]
         is_framed = all(map(len, (self.before, self.between, self.after))) and ids[0] == tokenizer.cls_token_id
         if not is_framed or tokenizer.pad_token_id is None:

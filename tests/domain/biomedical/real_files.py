@@ -1,4 +1,4 @@
-"""Where the real files lie, beside the checkout. They are no part of the project; without them their tests skip."""
+"""Folders of published data sets, which are no part of the project; without them their tests are skipped."""
 
 from pathlib import Path
 

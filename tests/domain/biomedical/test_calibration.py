@@ -1,4 +1,4 @@
-"""Temperature and the calibration error, against sums by hand and known distortions."""
+"""Temperature and calibration error against sums by hand and known distortions."""
 
 import numpy as np
 import pytest
@@ -12,10 +12,10 @@ def test_the_temperature_that_spoiled_confidences_is_found_again():
     honest = generator.uniform(0.02, 0.98, 20_000)
     is_right = generator.random(20_000) < honest
     spoiled = logit(honest) * 3.0  # sure beyond what it knows
-    found = fit_temperature(lambda temperature: expit(spoiled / temperature), is_right)
-    assert found == pytest.approx(3.0, rel=0.05)
+    temperature_fitted = fit_temperature(lambda temperature: expit(spoiled / temperature), is_right)
+    assert temperature_fitted == pytest.approx(3.0, rel=0.05)
     before = expected_calibration_error(expit(spoiled), is_right)
-    after = expected_calibration_error(expit(spoiled / found), is_right)
+    after = expected_calibration_error(expit(spoiled / temperature_fitted), is_right)
     assert before is not None
     assert after is not None
     assert after < 0.02 < 0.1 < before

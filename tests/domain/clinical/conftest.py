@@ -10,9 +10,9 @@ sys.path.append(str(Path(__file__).parent))  # hospital_tables is imported by na
 
 @pytest.fixture(scope="session")
 def bert(tmp_path_factory):
-    """The folder of a tiny random BERT that knows the words of `noted_patients`."""
-    from noted_patients import HARMLESS, TELLING
+    """The folder of a tiny random BERT that knows the words of `synthetic_patients`."""
     from random_bert import save_random_bert
+    from synthetic_patients import HARMLESS, TELLING
 
     texts = [*HARMLESS, TELLING, "Hospital Course: Plan:"] * 3
     return save_random_bert(tmp_path_factory.mktemp("bert"), texts, std=0.15, max_tokens=48)

@@ -1,4 +1,4 @@
-"""Small hospitals for the tests: tables of MIMIC-III and IV written row by row, as a person would by hand."""
+"""Small hospitals for the tests: tables of MIMIC-III and IV, row by row."""
 
 import csv
 import gzip
@@ -19,7 +19,7 @@ def day(days):
 
 
 def stay(subject, hadm_id, admitted, discharged, kind="EMERGENCY", death=None, flag=None, to="HOME"):
-    """An admission by days from the beginning; `death` is when the subject dies in hospital, `to` where one goes."""
+    """An admission by days from the beginning. death: day of a death in hospital. to: discharge location."""
     flag = int(death is not None) if flag is None else flag
     return {
         "subject_id": subject,
@@ -48,7 +48,7 @@ def patient(subject, born="2100-05-01", dod="", age=50):
 
 
 def write_table(folder, table, rows):
-    """Rows, by the names of MIMIC's columns in lower case; packed where the table is one of MIMIC-IV."""
+    """Writes rows under MIMIC's column names in lower case; packed for a table of MIMIC-IV."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS[table])
@@ -61,7 +61,7 @@ def write_table(folder, table, rows):
 
 
 def write_hospital(folder, stays, patients=None, diagnoses=(), version="III"):
-    """The tables of `stays` in `folder`; patients not given are 49 years old and alive."""
+    """The tables of `stays` in `folder`; other patients are 49 years old and alive."""
     if patients is None:
         patients = map(patient, dict.fromkeys(str(row["subject_id"]) for row in stays))
     for table, rows in zip(TABLES[version], (stays, patients, diagnoses), strict=True):

@@ -6,7 +6,7 @@ import io
 import re
 
 from hospital_tables import COLUMNS
-from noted_patients import stays
+from synthetic_patients import stays
 
 MARK = re.compile(rb"qzx|2177-", re.IGNORECASE)  # no hash has such letters
 STAYS = 40
@@ -20,7 +20,7 @@ Rows = dict[str, list[list[str]]]
 
 
 def cell(column, number):
-    """A value that its column can hold, with a mark in it wherever one can stand."""
+    """A value that its column can hold, with a mark in it where the type allows one."""
     if column in ("SUBJECT_ID", "HADM_ID"):
         return f"qzx{column[0]}{number}"
     if column == "CATEGORY":

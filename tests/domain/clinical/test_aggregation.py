@@ -13,7 +13,7 @@ BY_HAND = {
 
 
 def scattered(seed=0, admissions=60, largest=300):
-    """Probabilities, ties among them, and whose they are: those of an admission stand anywhere; some have hundreds."""
+    """Probabilities with ties, and the admission of each, in random order; some admissions have hundreds."""
     generator = np.random.default_rng(seed)
     sizes = generator.integers(1, largest, admissions)
     owners = generator.permutation(np.repeat(np.arange(admissions), sizes))
@@ -39,13 +39,13 @@ def test_of_equal_chunks_the_first_is_the_largest():
 
 
 def test_an_admission_without_chunks_has_no_probability():
-    found = aggregate(np.array([0.5]), np.array([1]), 3)
-    assert np.isnan(found).tolist() == [True, False, True]
+    probabilities = aggregate(np.array([0.5]), np.array([1]), 3)
+    assert np.isnan(probabilities).tolist() == [True, False, True]
     assert np.isnan(aggregate(np.zeros(0), np.zeros(0, np.int64), 2)).all()
 
 
 def test_c_is_the_one_that_scores_best_and_the_papers_where_none_does():
     probabilities, owners = scattered(4)
-    wanted = aggregate(probabilities, owners, 60, c=8.0)
-    assert choose_c(lambda c: -float(np.abs(aggregate(probabilities, owners, 60, c=c) - wanted).sum())) == 8.0
+    expected = aggregate(probabilities, owners, 60, c=8.0)
+    assert choose_c(lambda c: -float(np.abs(aggregate(probabilities, owners, 60, c=c) - expected).sum())) == 8.0
     assert choose_c(lambda _: None) == CHOICES_OF_C[0] == 2.0

@@ -1,4 +1,4 @@
-"""Recalibration, against scikit-learn and known distortions."""
+"""Recalibration against scikit-learn and known distortions."""
 
 import numpy as np
 import pytest
@@ -34,8 +34,8 @@ def test_after_balanced_training_probabilities_are_those_of_the_true_prevalence(
 
 
 def test_slope_and_intercept_are_scikit_learns_and_give_back_the_distortion():
-    given, outcomes = drawn(4_000)
-    spoiled = expit(2.0 * given + 1.0)
+    log_odds, outcomes = drawn(4_000)
+    spoiled = expit(2.0 * log_odds + 1.0)
     slope, intercept = fit_recalibration(spoiled, outcomes)
     theirs = LogisticRegression(C=np.inf, tol=1e-8).fit(logit(spoiled)[:, None], outcomes)
     assert (slope, intercept) == pytest.approx((theirs.coef_[0, 0], theirs.intercept_[0]), rel=0.01)
@@ -45,9 +45,9 @@ def test_slope_and_intercept_are_scikit_learns_and_give_back_the_distortion():
 def test_what_is_calibrated_stays_as_it_is_and_what_is_only_shifted_keeps_its_slope():
     unchanged, unchanged_slopes = 0, 0
     for seed in range(40):
-        given, outcomes = drawn(1_000, seed=seed)
-        unchanged += fit_recalibration(expit(given), outcomes) == (1, 0)
-        slope, intercept = fit_recalibration(expit(given + 1.5), outcomes)
+        log_odds, outcomes = drawn(1_000, seed=seed)
+        unchanged += fit_recalibration(expit(log_odds), outcomes) == (1, 0)
+        slope, intercept = fit_recalibration(expit(log_odds + 1.5), outcomes)
         assert intercept == pytest.approx(-1.5, abs=0.5)
         unchanged_slopes += slope == 1
     assert unchanged >= 34 and unchanged_slopes >= 34  # 38 are expected of tests at 0.05
@@ -77,8 +77,8 @@ def test_of_few_admissions_the_intercept_alone_is_fitted_and_one_outcome_gives_n
 
 
 def test_where_p_falls_with_the_outcome_all_get_the_prevalence(capsys):
-    given, outcomes = drawn(500)
-    fitted = fit_recalibration(expit(-given), outcomes)
+    log_odds, outcomes = drawn(500)
+    fitted = fit_recalibration(expit(-log_odds), outcomes)
     assert fitted.slope == 0
-    assert calibrated(expit(-given), *fitted) == pytest.approx(np.full(500, outcomes.mean()))
+    assert calibrated(expit(-log_odds), *fitted) == pytest.approx(np.full(500, outcomes.mean()))
     assert "its probability does not rise with the outcome" in capsys.readouterr().err

@@ -57,11 +57,11 @@ def chunker(tokenizer, **settings):
 
 
 def pieces(text, chunks):
-    return [text[chunk.start : chunk.end] for chunk in chunks.kept]
+    return [text[chunk.start : chunk.end] for chunk in chunks.used]
 
 
 def unicode_text(draw):
-    """Words of the vocabulary, of any script, of controls and of characters that normalising makes several of."""
+    """Random words: of the vocabulary, of any script, control characters, and characters that normalise to several."""
     strange = ["\u200b", "\x07", "ﷺ", "ǆ", "😷😷😷", "e\u0301\u0323", "患者は", "\u2028", "\x00", "ﬁ", "\ud7ff", "￼"]
     words = [*" ".join(SENTENCES).split(), *strange]
     words += [chr(draw.choice([draw.randrange(1, 0xD800), draw.randrange(0xE000, 0x110000)])) for _ in range(10)]
@@ -76,24 +76,24 @@ def test_chunks_give_back_the_text_exactly_and_its_tokens_with_special_ones_arou
     assert "".join(pieces(text, chunks)) == text
     assert chunks.lost_chunks == 0
     before, _, after = tokenizer.backend_tokenizer.encode("a").ids
-    assert all((chunk.ids[0], chunk.ids[-1], len(chunk.ids) <= most) == (before, after, True) for chunk in chunks.kept)
+    assert all((chunk.ids[0], chunk.ids[-1], len(chunk.ids) <= most) == (before, after, True) for chunk in chunks.used)
     alone = tokenizer(text, add_special_tokens=False, verbose=False).input_ids
     begins_with_space = tokenizer.decode([alone[0]]) == " "
-    found = np.concatenate([chunk.ids[1:-1] for chunk in chunks.kept]).tolist()
-    assert found == alone or (not begins_with_space and found[1:] == alone)  # byte-level rules begin words with a space
+    ids = np.concatenate([chunk.ids[1:-1] for chunk in chunks.used]).tolist()
+    assert ids == alone or (not begins_with_space and ids[1:] == alone)  # byte-level rules begin words with a space
 
 
 @pytest.mark.parametrize("overlap", [1, 7, 30])
 @pytest.mark.parametrize("seed", range(3))
 def test_chunks_that_overlap_lose_nothing_and_repeat_no_more_than_asked(tokenizer, seed, overlap):
     text = unicode_text(random.Random(seed))
-    chunks = chunker(tokenizer, max_tokens=60, overlap=overlap)(text).kept
+    chunks = chunker(tokenizer, max_tokens=60, overlap=overlap)(text).used
     assert (chunks[0].start, chunks[-1].end) == (0, len(text))
     for one, following in pairwise(chunks):
         assert one.start <= following.start <= one.end <= following.end
         repeated = tokenizer.backend_tokenizer.encode(text[following.start : one.end], add_special_tokens=False)
         assert len(repeated.ids) <= overlap + 4  # cut out of its word, a piece may be other pieces
-    alone = sum(len(chunk.ids) - 2 for chunk in chunker(tokenizer, max_tokens=60)(text).kept)
+    alone = sum(len(chunk.ids) - 2 for chunk in chunker(tokenizer, max_tokens=60)(text).used)
     assert sum(len(chunk.ids) - 2 for chunk in chunks) <= alone + overlap * (len(chunks) - 1)
 
 
@@ -102,11 +102,11 @@ def test_a_chunk_begins_and_ends_with_a_sentence_and_a_longer_sentence_is_cut_at
     text = f"No fever. No fever. No fever. {long} No fever."
     tokens = len(WORDPIECE("No fever.", add_special_tokens=False).input_ids)
     chunks = chunker(WORDPIECE, max_tokens=2 * tokens + 3)(text)
-    found = pieces(text, chunks)
-    assert found[:2] == ["No fever. No fever. ", "No fever. "]
-    assert found[2].startswith("Pain Pain")
-    assert {len(chunk.ids) for chunk in chunks.kept[2:-1]} == {2 * tokens + 3}
-    assert found[-1].endswith("No fever.")
+    cut = pieces(text, chunks)
+    assert cut[:2] == ["No fever. No fever. ", "No fever. "]
+    assert cut[2].startswith("Pain Pain")
+    assert {len(chunk.ids) for chunk in chunks.used[2:-1]} == {2 * tokens + 3}
+    assert cut[-1].endswith("No fever.")
     short, settings = " ".join(["No fever."] * 12), {"max_tokens": 4 * tokens + 2, "overlap": 2 * tokens - 1}
     assert pieces(short, chunker(WORDPIECE, **settings)(short))[:2] == ["No fever. " * 4] * 2
 
@@ -116,9 +116,9 @@ def test_every_sentence_that_fits_is_whole_in_some_chunk_whatever_the_overlap(to
     text = " ".join(draw.choice(SENTENCES) for _ in range(60))
     longest = max(len(tokenizer(sentence, add_special_tokens=False).input_ids) for sentence in SENTENCES)
     for overlap in (0, 5, longest // 2):
-        kept = chunker(tokenizer, max_tokens=longest + 4, overlap=overlap)(text).kept
+        used = chunker(tokenizer, max_tokens=longest + 4, overlap=overlap)(text).used
         for start, end in sentence_spans(text):
-            assert any(chunk.start <= start and end <= chunk.end for chunk in kept)
+            assert any(chunk.start <= start and end <= chunk.end for chunk in used)
 
 
 def test_what_max_chunks_leaves_out_is_counted():
@@ -126,18 +126,18 @@ def test_what_max_chunks_leaves_out_is_counted():
     every = chunker(WORDPIECE, max_tokens=16)(text)
     some = chunker(WORDPIECE, max_tokens=16, max_chunks=2)(text)
     assert pieces(text, some) == pieces(text, every)[:2]
-    assert some.lost_chunks == len(every.kept) - 2 > 0
+    assert some.lost_chunks == len(every.used) - 2 > 0
 
 
 def test_a_text_with_nothing_to_read_has_no_chunk(tokenizer):
-    assert [chunker(tokenizer)(text).kept for text in ("", " \n ", "\t")] == [[]] * 3
-    assert chunker(WORDPIECE)(" \u200b\n").kept == []
+    assert [chunker(tokenizer)(text).used for text in ("", " \n ", "\t")] == [[]] * 3
+    assert chunker(WORDPIECE)(" \u200b\n").used == []
 
 
 def test_many_texts_are_cut_as_each_alone(tokenizer):
     texts = [unicode_text(random.Random(seed)) for seed in range(40)] + [""]
     cut = chunker(tokenizer, max_tokens=32, overlap=6)
-    assert [pieces(*each) for each in zip(texts, cut.of_texts(iter(texts)), strict=True)] == [
+    assert [pieces(*pair) for pair in zip(texts, cut.of_texts(iter(texts)), strict=True)] == [
         pieces(text, cut(text)) for text in texts
     ]
 
@@ -161,8 +161,8 @@ def test_a_language_whose_letters_alone_are_known_has_many_subwords_a_word_and_n
     assert "words are more than 2.0 subwords on average in 1 of 5 admissions" in capsys.readouterr().err
     german = np.array([1.24, 1.44, 1.86])  # of BERT's vocabulary: English reports, the most of 99 %, German
     warn_of_unknown(np.zeros(3), german, 1.24)
-    said = "words are more than 1.7 subwords on average (in the training notes 1.2) in 1 of 3 admissions"
-    assert said in capsys.readouterr().err
+    warning = "words are more than 1.7 subwords on average (in the training notes 1.2) in 1 of 3 admissions"
+    assert warning in capsys.readouterr().err
 
 
 def test_subwords_are_counted_in_vocabularies_that_mark_the_beginning_of_a_word():

@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from noted_patients import stays, write_early_stays, write_stays
 from pydantic import ValidationError
 from safetensors.numpy import load_file
 from scipy.special import expit, logit
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
+from synthetic_patients import stays, write_early_stays, write_stays
 
 from bertrelay.cache import Cache
 from bertrelay.errors import RequestError
@@ -106,10 +106,10 @@ def test_alarms_are_those_of_the_trained_threshold_and_of_one_chosen_here(traine
     metrics, scores, output = evaluated
     assert metrics["threshold"] == trained[0]["threshold"]
     curves = json.loads((output / "curves.json").read_text())
-    own, chosen = curves["alarms"]
-    assert own["minimum"] is None and own["alarms"] == trained[0]["threshold_alarms"]
+    trained_with, chosen = curves["alarms"]
+    assert trained_with["minimum"] is None and trained_with["alarms"] == trained[0]["threshold_alarms"]
     assert chosen["threshold"] == metrics["threshold/recalibrated"] > metrics["threshold"]
-    for column, threshold in (("", own["threshold"]), ("/recalibrated", chosen["threshold"])):
+    for column, threshold in (("", trained_with["threshold"]), ("/recalibrated", chosen["threshold"])):
         test = scores["test"]
         raised = test["probability"] >= threshold
         assert metrics[f"alarms{column}"] == raised.sum()
@@ -127,16 +127,16 @@ def test_the_model_that_is_saved_gives_the_recalibrated_probabilities(trained, e
     assert all((of_both[0][name] == of_both[1][name]).all() for name in of_both[0])
     scorer = OutcomeScorer.load(output / "model", device="cpu")
     notes = pd.read_parquet(other_hospital / "notes/notes.parquet")[:50]
-    found = scorer.score(notes, cleaned=True, precision="fp32").set_index("hadm_id")
-    expected = pd.concat(scores.values()).set_index("hadm_id").loc[found.index]
-    assert found["calibrated"].to_numpy() == pytest.approx(expected["recalibrated"].to_numpy(), abs=1e-5)
+    scores_again = scorer.score(notes, cleaned=True, precision="fp32").set_index("hadm_id")
+    expected = pd.concat(scores.values()).set_index("hadm_id").loc[scores_again.index]
+    assert scores_again["calibrated"].to_numpy() == pytest.approx(expected["recalibrated"].to_numpy(), abs=1e-5)
     assert scorer.model.description.prevalence == scores["validation"]["readmitted"].mean()
     assert scorer.model.description.threshold == metrics["threshold/recalibrated"]
 
 
 def test_groups_have_calibration_before_and_after_the_recalibration(evaluated):
     slices = json.loads((evaluated[2] / "slices.json").read_text())["slices"]
-    women = next(each["metrics"] for each in slices if each["group"] == "F")
+    women = next(part["metrics"] for part in slices if part["group"] == "F")
     assert women["observed_expected_uncalibrated"] < 0.6 < women["observed_expected"]
     assert "QZX" not in json.dumps(slices)  # groups of one subject each
 
@@ -145,9 +145,9 @@ def test_on_the_notes_of_its_training_a_model_gets_the_metrics_that_its_training
     metrics = evaluate(trained, home, tmp_path, split="cohort")
     of_training = trained[0]
     for name in ("auroc", "auprc", "rp80", "alarms", "alarm_precision", "brier", "calibration_slope", "lost_chunks"):
-        names = [each for each in (name, f"{name}_low", f"{name}_high") if of_training.get(each) is not None]
-        expected = {each: of_training[each] for each in names}
-        assert {each: metrics.get(each) for each in names} == pytest.approx(expected, rel=1e-5)
+        names = [metric for metric in (name, f"{name}_low", f"{name}_high") if of_training.get(metric) is not None]
+        expected = {metric: of_training[metric] for metric in names}
+        assert {metric: metrics.get(metric) for metric in names} == pytest.approx(expected, rel=1e-5)
     assert metrics["brier_uncalibrated"] == metrics["brier"]  # there is nothing left to recalibrate
     assert metrics["threshold/recalibrated"] == pytest.approx(metrics["threshold"])
     scores, expected = (pd.read_parquet(folder / "scores.parquet") for folder in (tmp_path, trained[1]))

@@ -1,4 +1,4 @@
-"""Figures of groups: those of the group alone, and nothing of groups so small that someone could be found in them."""
+"""Metrics of groups: of the group's admissions only, and none of groups so small that they identify someone."""
 
 import json
 
@@ -14,7 +14,7 @@ from domain.clinical.metrics import Predicted, PredictedLabels, label_metrics
 
 
 def drawn(groups, seed=0):
-    """So many admissions of each group, their P, calibrated P, and outcomes, a third true, in any order."""
+    """So many admissions of each group in random order: P, calibrated P, and outcomes, a third of them true."""
     names = np.repeat(list(groups), list(groups.values()))
     generator = np.random.default_rng(seed)
     outcomes = np.concatenate([np.arange(count) % 3 == 0 for count in groups.values()])
@@ -30,11 +30,12 @@ def slices(groups, probability, calibrated, outcomes, subjects, seed=0):
 def test_a_group_has_its_own_metrics_and_intervals_that_resample_its_subjects_with_all_their_admissions():
     groups, probabilities, calibrated, outcomes = drawn({"A": 60, "B": 90})
     subjects = np.arange(150) // 3 + 1000
-    found = slices(groups, probabilities, calibrated, outcomes, subjects, seed=5)
-    assert [(each["group"], each["admissions"]) for each in found] == [("A", 60), ("B", 90)]
-    for each in found:
-        own = np.flatnonzero(groups["insurance"] == each["group"])
-        true, raw, recalibrated, figures = outcomes[own], probabilities[own], calibrated[own], each["metrics"]
+    listed = slices(groups, probabilities, calibrated, outcomes, subjects, seed=5)
+    assert [(part["group"], part["admissions"]) for part in listed] == [("A", 60), ("B", 90)]
+    for part in listed:
+        members = np.flatnonzero(groups["insurance"] == part["group"])
+        true, raw, recalibrated = outcomes[members], probabilities[members], calibrated[members]
+        figures = part["metrics"]
         expected = {
             "auroc": roc_auc_score(true, raw),
             "auprc": average_precision_score(true, raw),
@@ -44,7 +45,7 @@ def test_a_group_has_its_own_metrics_and_intervals_that_resample_its_subjects_wi
             "observed_expected_uncalibrated": true.sum() / raw.sum(),
         }
         assert {name: figures[name] for name in expected} == pytest.approx(expected)
-        (weights,) = resampled_weights(subjects[own], 5)
+        (weights,) = resampled_weights(subjects[members], 5)
         resampled = {"prevalence": weights @ true / weights.sum(1)}
         resampled["observed_expected"] = weights @ true / (weights @ recalibrated)
         for name, values in resampled.items():
@@ -62,10 +63,10 @@ SMALL = [  # groups, of whom a third return, the names that are reported, and ho
 @pytest.mark.parametrize(("sizes", "named", "suppressed"), SMALL)
 def test_of_small_groups_neither_name_nor_size_is_reported_nor_left_to_a_subtraction(sizes, named, suppressed):
     groups, probabilities, calibrated, outcomes = drawn(sizes)
-    found = slices(groups, probabilities, calibrated, outcomes, np.arange(len(groups)))
-    assert [each["group"] for each in found] == [*named, None]
-    assert found[-1]["suppressed"] == suppressed and found[-1]["admissions"] is None
-    assert "rare" not in json.dumps(found) and "unique" not in json.dumps(found)
+    listed = slices(groups, probabilities, calibrated, outcomes, np.arange(len(groups)))
+    assert [part["group"] for part in listed] == [*named, None]
+    assert listed[-1]["suppressed"] == suppressed and listed[-1]["admissions"] is None
+    assert "rare" not in json.dumps(listed) and "unique" not in json.dumps(listed)
     hidden = ~groups["insurance"].isin(named).to_numpy()
     assert min(outcomes[hidden].sum(), (~outcomes[hidden]).sum()) >= 10
 
@@ -73,14 +74,14 @@ def test_of_small_groups_neither_name_nor_size_is_reported_nor_left_to_a_subtrac
 def test_labels_that_exclude_each_other_are_hidden_until_ten_admissions_have_one_of_them():
     labels = np.repeat(np.eye(4, dtype=bool), [60, 40, 3, 4], axis=0)  # (admissions, labels)
     probabilities = np.random.default_rng(0).random(labels.shape)
-    found = label_slices(
+    listed = label_slices(
         "length-of-stay", ["a", "b", "c", "d"], PredictedLabels(np.arange(107), labels, probabilities, "multi-class")
     )
-    assert [(each["group"], each["suppressed"]) for each in found] == [("a", 0), (None, 3)]
+    assert [(part["group"], part["suppressed"]) for part in listed] == [("a", 0), (None, 3)]
 
 
 def test_ages_and_lengths_fall_into_bands():
-    known = pd.DataFrame(
+    characteristics = pd.DataFrame(
         {
             "sex": ["F", None, "M", "F"],
             "age": [18.0, 44.9, 91.0, None],
@@ -89,12 +90,12 @@ def test_ages_and_lengths_fall_into_bands():
             "admission_type": ["URGENT"] * 4,
         }
     )
-    found = groups_of(known, [10, 500, 30, 40])
-    assert found["sex"].tolist() == ["F", "unknown", "M", "F"]
-    assert found["insurance"].tolist() == ["Medicare", "unknown", "unknown", "Medicare"]
-    assert found["age"].tolist() == ["under 45", "under 45", "85 and over", "unknown"]
-    assert found["note length"].tolist() == ["shortest quarter", "longest quarter", "second quarter", "third quarter"]
-    assert "ethnicity" in found and "admission type" in found
+    grouped = groups_of(characteristics, [10, 500, 30, 40])
+    assert grouped["sex"].tolist() == ["F", "unknown", "M", "F"]
+    assert grouped["insurance"].tolist() == ["Medicare", "unknown", "unknown", "Medicare"]
+    assert grouped["age"].tolist() == ["under 45", "under 45", "85 and over", "unknown"]
+    assert grouped["note length"].tolist() == ["shortest quarter", "longest quarter", "second quarter", "third quarter"]
+    assert "ethnicity" in grouped and "admission type" in grouped
 
 
 # Of several labels
@@ -102,12 +103,12 @@ def test_ages_and_lengths_fall_into_bands():
 
 def test_without_a_label_that_differs_between_admissions_there_is_no_metric():
     nothing = PredictedLabels(np.arange(4), np.zeros((4, 2), bool), np.full((4, 2), 0.5), "multi-label")
-    found = label_metrics(nothing)
-    assert found["auroc_macro"] is None and found["auroc_micro"] is None and "auroc_macro_low" not in found
+    metrics = label_metrics(nothing)
+    assert metrics["auroc_macro"] is None and metrics["auroc_micro"] is None and "auroc_macro_low" not in metrics
 
 
 def table_of(rows):
-    """Admissions that give this table of what was true (rows) and what was predicted."""
+    """Admissions with this confusion matrix: rows are true labels, columns predicted ones."""
     pairs = [
         (true, predicted) for true, row in enumerate(rows) for predicted, count in enumerate(row) for _ in range(count)
     ]

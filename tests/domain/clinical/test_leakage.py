@@ -1,4 +1,4 @@
-"""Leaks that are planted are found; `test_privacy.py` checks that neither texts nor identifiers are shown."""
+"""Planted leaks are reported; `test_privacy.py` checks that neither texts nor identifiers are shown."""
 
 import json
 

@@ -54,12 +54,12 @@ def test_recall_at_precision_is_that_of_scikit_learns_curve(seed):
     probabilities, outcomes, _ = drawn(seed, count=60, steps=15)
     precisions, recalls, thresholds = precision_recall_curve(outcomes, probabilities)
     reaching = (precisions[:-1] >= 0.8) & (recalls[:-1] > 0)
-    found = none_if_nan(best_recall(*Ranking(probabilities, outcomes).counts(np.ones(60))))
+    best = none_if_nan(best_recall(*Ranking(probabilities, outcomes).counts(np.ones(60))))
     threshold = threshold_at_precision(probabilities, outcomes)
     if not reaching.any():
-        assert found is None and threshold is None
+        assert best is None and threshold is None
     else:
-        assert found == pytest.approx(recalls[:-1][reaching].max())
+        assert best == pytest.approx(recalls[:-1][reaching].max())
         assert threshold == thresholds[reaching].min()
         assert outcomes[probabilities >= threshold].mean() >= 0.8
 
@@ -79,12 +79,12 @@ def test_the_alarm_threshold_is_the_lowest_whose_exact_bound_reaches_the_precisi
 
 @pytest.mark.parametrize("outcomes", [[True, True], [False, False], [True], []])
 def test_of_one_class_of_a_single_admission_and_of_none_there_is_no_auroc(outcomes):
-    given = np.linspace(0.1, 0.7, len(outcomes)), np.array(outcomes, bool)
-    assert auroc_of(*given) is None
-    counts, bins = Ranking(*given).counts(np.ones(len(outcomes))), Bins(*given)
+    columns = np.linspace(0.1, 0.7, len(outcomes)), np.array(outcomes, bool)
+    assert auroc_of(*columns) is None
+    counts, bins = Ranking(*columns).counts(np.ones(len(outcomes))), Bins(*columns)
     assert none_if_nan(average_precision(*counts)) == (1.0 if any(outcomes) else None)
     if not outcomes:
-        assert threshold_at_precision(*given) is None and alarm_threshold(*given, 0.8, 20) == {}
+        assert threshold_at_precision(*columns) is None and alarm_threshold(*columns, 0.8, 20) == {}
         assert np.isnan(bins.error(np.ones(0))) and bins.points == []
     elif len(outcomes) == 1:
         assert float(bins.error(np.ones(1))) == pytest.approx(0.9)
@@ -96,29 +96,29 @@ def test_of_one_class_of_a_single_admission_and_of_none_there_is_no_auroc(outcom
 def log_odds_and_outcomes(count, seed=0):
     """Log-odds of true risks, and outcomes drawn from them."""
     generator = np.random.default_rng(seed)
-    given = generator.normal(logit(0.3), 1.2, count)
-    return given, generator.random(count) < expit(given)
+    log_odds = generator.normal(logit(0.3), 1.2, count)
+    return log_odds, generator.random(count) < expit(log_odds)
 
 
 @pytest.mark.parametrize("count", [40, 1_000])
 def test_calibration_metrics_are_scikit_learns_for_every_resample(count):
-    given, outcomes = log_odds_and_outcomes(count, seed=3)
+    log_odds, outcomes = log_odds_and_outcomes(count, seed=3)
     weights = np.random.default_rng(1).integers(0, 4, (5, count)).astype(float)
-    probability = expit(0.6 * given + 0.8)
-    found = {**calibration_metrics(outcomes, probability)(weights), **calibration_fits(outcomes, probability)(weights)}
+    probability = expit(0.6 * log_odds + 0.8)
+    metrics = calibration_metrics(outcomes, probability)(weights) | calibration_fits(outcomes, probability)(weights)
     x = logit(probability)
     for row, weight in enumerate(weights):
         theirs = LogisticRegression(C=np.inf, tol=1e-10, max_iter=500).fit(x[:, None], outcomes, sample_weight=weight)
-        assert found["calibration_slope"][row] == pytest.approx(theirs.coef_[0, 0], rel=1e-3)
-        expected = weight @ expit(x + found["calibration_intercept"][row])
+        assert metrics["calibration_slope"][row] == pytest.approx(theirs.coef_[0, 0], rel=1e-3)
+        expected = weight @ expit(x + metrics["calibration_intercept"][row])
         assert expected == pytest.approx(weight @ outcomes, rel=1e-5)
-        assert found["observed_expected"][row] == pytest.approx(weight @ outcomes / (weight @ probability))
-        assert found["brier"][row] == pytest.approx(brier_score_loss(outcomes, probability, sample_weight=weight))
+        assert metrics["observed_expected"][row] == pytest.approx(weight @ outcomes / (weight @ probability))
+        assert metrics["brier"][row] == pytest.approx(brier_score_loss(outcomes, probability, sample_weight=weight))
 
 
 def test_metrics_before_a_recalibration_are_those_of_its_probabilities():
-    given, outcomes = log_odds_and_outcomes(400)
-    before, after, ones = expit(given + 1), expit(given), np.ones(400)
+    log_odds, outcomes = log_odds_and_outcomes(400)
+    before, after, ones = expit(log_odds + 1), expit(log_odds), np.ones(400)
     for metrics in (calibration_metrics, calibration_fits):
         alone = metrics(outcomes, before)(ones)
         both = metrics(outcomes, after, before)(ones)
@@ -128,10 +128,10 @@ def test_metrics_before_a_recalibration_are_those_of_its_probabilities():
 
 @pytest.mark.parametrize("spread", [1.0, 0.01, 1e-4])
 def test_probabilities_that_hardly_differ_have_a_slope(spread):
-    given, outcomes = log_odds_and_outcomes(800)
-    model = LogisticRegression(C=np.inf, tol=1e-10).fit(given[:, None], outcomes)
-    found = calibration_slope(log_odds_of(expit(-1 + spread * given)), outcomes)
-    assert found * spread == pytest.approx(model.coef_[0, 0], rel=1e-3)
+    log_odds, outcomes = log_odds_and_outcomes(800)
+    model = LogisticRegression(C=np.inf, tol=1e-10).fit(log_odds[:, None], outcomes)
+    slope = calibration_slope(log_odds_of(expit(-1 + spread * log_odds)), outcomes)
+    assert slope * spread == pytest.approx(model.coef_[0, 0], rel=1e-3)
 
 
 def test_without_a_finite_solution_there_is_no_metric():
@@ -170,35 +170,35 @@ def test_the_calibration_curve_is_scikit_learns_and_its_error_the_sum_by_hand(st
 def test_the_interval_of_a_calibration_error_holds_that_of_perfect_probabilities_which_is_0(stays):
     held = 0
     for seed in range(20):
-        given, outcomes = log_odds_and_outcomes(stays, seed)
-        bins = Bins(expit(given), outcomes)
-        found = with_intervals(
+        log_odds, outcomes = log_odds_and_outcomes(stays, seed)
+        bins = Bins(expit(log_odds), outcomes)
+        metrics = with_intervals(
             lambda weights, bins=bins: {"error": bins.error(weights)},
             np.arange(stays),
             distances=["error"],
             seed=seed,
             resamples=200,
         )
-        assert 0 <= found["error_low"] < found["error"] <= found["error_high"]
-        held += found["error_low"] < 0.005
+        assert 0 <= metrics["error_low"] < metrics["error"] <= metrics["error_high"]
+        held += metrics["error_low"] < 0.005
     assert held >= 19
 
 
 def test_the_interval_holds_the_truth_in_95_of_100_test_sets():
     def noisy(count, seed):
-        """Scores that a model might give: the true log-odds and noise, each patient's own."""
-        given, outcomes = log_odds_and_outcomes(count, seed)
-        return given + np.random.default_rng(seed + 10_000).normal(size=count), outcomes
+        """Scores of a mediocre model: true log-odds with noise."""
+        log_odds, outcomes = log_odds_and_outcomes(count, seed)
+        return log_odds + np.random.default_rng(seed + 10_000).normal(size=count), outcomes
 
     scores, outcomes = noisy(1_000_000, 1)
     truth, held = roc_auc_score(outcomes, scores), 0
     for seed in range(1_000, 1_300):
         ranking = Ranking(*noisy(300, seed))
-        found = with_intervals(
+        metrics = with_intervals(
             lambda weights, ranking=ranking: {"auroc": auroc(*ranking.counts(weights))},
             np.arange(300),
             seed=seed,
             resamples=200,
         )
-        held += found["auroc_low"] <= truth <= found["auroc_high"]
+        held += metrics["auroc_low"] <= truth <= metrics["auroc_high"]
     assert 0.92 <= held / 300 <= 0.98

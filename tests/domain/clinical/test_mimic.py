@@ -1,4 +1,4 @@
-"""Tables read as MIMIC and its users leave them: ids of every form, cut files, invalid dates, stray bytes."""
+"""Tables of MIMIC with ids of every form, cut files, invalid dates and stray bytes."""
 
 import gzip
 import json

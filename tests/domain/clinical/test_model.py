@@ -1,4 +1,4 @@
-"""The network under a head: any kind of BERT as a base, whole gradients, and the same folder read again."""
+"""The network under a head: every kind of BERT as a base, gradients of all weights, and folders that are read again."""
 
 import pytest
 import safetensors.torch
@@ -33,20 +33,20 @@ def log_odds(model):
 @pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta", "distilbert", "mpnet"])
 def test_any_bert_learns_with_all_its_weights_and_its_dropout_and_is_read_again_as_it_was(base, tmp_path, kind):
     model = start_model(base(kind), HOW, dropout=0.3, seed=3)
-    found = log_odds(model)
-    assert found.shape == (2, 1) and found.dtype == torch.float32 and found[0] != found[1]
-    found.sum().backward()
-    lacking = [name for name, each in model.network.named_parameters() if each.requires_grad and each.grad is None]
-    assert lacking == []
+    computed = log_odds(model)
+    assert computed.shape == (2, 1) and computed.dtype == torch.float32 and computed[0] != computed[1]
+    computed.sum().backward()
+    trained = [weight for weight in model.network.parameters() if weight.requires_grad]
+    assert all(weight.grad is not None for weight in trained)
     save_model(model, tmp_path / "model")
     again = load_model(tmp_path / "model")
     assert again.description == HOW
-    assert torch.allclose(log_odds(again), found, atol=1e-6)
+    assert torch.allclose(log_odds(again), computed, atol=1e-6)
     plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model").eval()
     ids = torch.tensor([[5, 6, 7, 8]])
-    assert torch.allclose(plain(ids, torch.ones_like(ids)).logits, found[:1], atol=1e-5)
+    assert torch.allclose(plain(ids, torch.ones_like(ids)).logits, computed[:1], atol=1e-5)
     for network in (model.network, plain):
-        shares = [each.p for each in network.modules() if isinstance(each, torch.nn.Dropout)]
+        shares = [module.p for module in network.modules() if isinstance(module, torch.nn.Dropout)]
         assert len(shares) > 2 and set(shares) == {0.3}
 
 
@@ -59,13 +59,13 @@ def test_a_seed_gives_the_same_head_and_another_one_another(base):
 def test_log_odds_are_not_rounded_to_bf16(base):
     model = start_model(base("bert"), HOW)
     with torch.autocast("cpu", torch.bfloat16), torch.inference_mode():
-        found = log_odds(model)
-    assert found.dtype == torch.float32
-    assert not torch.equal(found, found.bfloat16().float())
+        computed = log_odds(model)
+    assert computed.dtype == torch.float32
+    assert not torch.equal(computed, computed.bfloat16().float())
 
 
 def test_a_pooler_of_zeros_starts_fresh(base):
-    """Zeros stand in a folder for a pooler that there never was; with them every chunk would look the same."""
+    """A folder without a trained pooler has zeros for it, with which every chunk would get one vector."""
     file = (folder := base("bert")) / "model.safetensors"
     weights = safetensors.torch.load_file(file)
     zeros = {name: torch.zeros_like(weights[name]) for name in weights if "pooler" in name}
@@ -77,12 +77,12 @@ def test_a_pooler_of_zeros_starts_fresh(base):
 
 def test_a_head_on_the_mean_reads_the_mean_of_the_tokens_that_are_no_padding(base, tmp_path):
     for kind in ("bert", "roberta"):
-        how = HOW.model_copy(update={"pooling": "mean"})
-        model = start_model(base(kind), how, seed=3)
-        found = log_odds(model)
+        description = HOW.model_copy(update={"pooling": "mean"})
+        model = start_model(base(kind), description, seed=3)
+        computed = log_odds(model)
         save_model(model, tmp_path / "model")
         again = load_model(tmp_path / "model")
-        assert again.description == how and torch.allclose(log_odds(again), found, atol=1e-6)
+        assert again.description == description and torch.allclose(log_odds(again), computed, atol=1e-6)
         plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model").eval()
         inner, outer = (plain.classifier.dense, plain.classifier.out_proj) if kind == "roberta" else (
             plain.bert.pooler.dense, plain.classifier
@@ -90,7 +90,7 @@ def test_a_head_on_the_mean_reads_the_mean_of_the_tokens_that_are_no_padding(bas
         ids = torch.tensor([[5, 6, 7, 8], [9, 6, 5, model.pad_id]])
         tokens = plain.base_model(ids, (ids != model.pad_id).long()).last_hidden_state
         means = torch.stack([tokens[0].mean(0), tokens[1, :3].mean(0)])
-        assert torch.allclose(found, outer(torch.tanh(inner(means))), atol=1e-6)
-        assert not torch.allclose(found, plain(ids, (ids != model.pad_id).long()).logits, atol=1e-4)
+        assert torch.allclose(computed, outer(torch.tanh(inner(means))), atol=1e-6)
+        assert not torch.allclose(computed, plain(ids, (ids != model.pad_id).long()).logits, atol=1e-4)
     with pytest.raises(RequestError, match=r"pooling: expected a base whose head reads one vector.*'distilbert'"):
-        start_model(base("distilbert"), how)
+        start_model(base("distilbert"), description)

@@ -1,4 +1,4 @@
-"""A table of all notes of a hospital is read as far as the model was trained on them, or refused."""
+"""Of a table of all notes, scoring reads the kinds that the model was trained on, or stops."""
 
 import pandas as pd
 import pytest

@@ -44,7 +44,7 @@ def note_of_iv(text, kind="DS", time="2101-01-10 09:00:00", stored=None):
 
 @pytest.fixture
 def hospital(tmp_path):
-    """Writes tables and a cohort, of one stay if not said otherwise, and returns the settings of its notes."""
+    """Writes tables and a cohort, by default of one stay, and returns the settings of the notes' stage."""
 
     def make(rows, stays=None, members=None, admissions=None, table="NOTEEVENTS", **settings):
         folder = tmp_path / "mimic"
@@ -451,7 +451,7 @@ def test_notes_dated_far_from_their_stay_are_counted(hospital, context, capsys):
 
 @pytest.fixture
 def many(hospital, monkeypatch):
-    """Sixty stays with notes all over a table that is read in many blocks, and put together in many runs."""
+    """Sixty stays whose notes are all over a table of many blocks."""
     monkeypatch.setattr(mimic, "BLOCK_ROWS", 20)
     monkeypatch.setattr(notes, "SHARD_CHARACTERS", 4096)
     stays = [stay(str(n), str(n % 40), split=("train", "validation", "test")[n % 3]) for n in range(60)]
@@ -461,7 +461,7 @@ def many(hospital, monkeypatch):
 
 
 def other(context, name):
-    """Folders of another run beside those of `context`."""
+    """A context with the folders of another run."""
     folder = context.output.parent / name
     for inner in ("output", "cache"):
         (folder / inner).mkdir(parents=True, exist_ok=True)

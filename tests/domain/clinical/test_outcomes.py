@@ -1,4 +1,4 @@
-"""The other tasks: what their labels are, that they are learnt, and from which notes they are not."""
+"""Mortality, length of stay and diagnoses: labels, training, and the notes that may not be used."""
 
 import json
 import shutil
@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from noted_patients import stays, write_early_stays
 from scipy.special import expit, softmax
 from sklearn.metrics import roc_auc_score
+from synthetic_patients import stays, write_early_stays
 
 from bertrelay.cache import Cache
 from bertrelay.errors import RequestError
@@ -39,22 +39,22 @@ def clinic(tmp_path_factory):
 
 
 def settings(clinic, bert, task, **more):
-    given = {"base": str(bert), "notes": str(clinic / "notes"), "cohort": str(clinic / "cohort"), "task": task}
-    return OutcomeSettings.model_validate({**given, "chunking": {"max_tokens": 24}, **TRAINING, **more})
+    paths = {"base": str(bert), "notes": str(clinic / "notes"), "cohort": str(clinic / "cohort"), "task": task}
+    return OutcomeSettings.model_validate({**paths, "chunking": {"max_tokens": 24}, **TRAINING, **more})
 
 
 @pytest.fixture(scope="module")
 def learnt(clinic, bert, tmp_path_factory):
-    """The metrics of a task and the folder it wrote, each learnt once."""
-    known = {}
+    """A function from a task to the metrics and the folder of its training, which runs once."""
+    results = {}
 
     def learn(task):
-        if task not in known:
+        if task not in results:
             folder = tmp_path_factory.mktemp(task)
-            given = settings(clinic, bert, task, c="chosen", epochs=8 if task == "length-of-stay" else 4)
-            metrics = run_outcome(given, StageContext(folder, Cache(folder / "cache")))
-            known[task] = metrics, folder
-        return known[task]
+            chosen = settings(clinic, bert, task, c="chosen", epochs=8 if task == "length-of-stay" else 4)
+            metrics = run_outcome(chosen, StageContext(folder, Cache(folder / "cache")))
+            results[task] = metrics, folder
+        return results[task]
 
     return learn
 
@@ -64,9 +64,9 @@ def learnt(clinic, bert, tmp_path_factory):
 
 def test_three_days_and_seven_are_in_the_middle():
     days = np.array([0.5, 2.99, 3.0, 5.0, 7.0, 7.01, 40.0])
-    names, found = labels_of(LENGTH_OF_STAY, pd.DataFrame({"length_of_stay_days": days}), Path(), 0)
-    assert names == tuple(CLASSES) and found.argmax(1).tolist() == [0, 0, 1, 1, 1, 2, 2]
-    assert (found.sum(1) == 1).all()
+    names, labels = labels_of(LENGTH_OF_STAY, pd.DataFrame({"length_of_stay_days": days}), Path(), 0)
+    assert names == tuple(CLASSES) and labels.argmax(1).tolist() == [0, 0, 1, 1, 1, 2, 2]
+    assert (labels.sum(1) == 1).all()
 
 
 def test_a_label_that_is_missing_is_never_taken_for_true():
@@ -89,32 +89,32 @@ def test_a_code_is_of_the_category_that_its_version_gives_it():
 
 
 def test_diagnoses_are_the_commonest_groups_of_train(clinic):
-    found = read_labelled_notes(clinic / "notes", clinic / "cohort", DIAGNOSES, 50)
-    train, numbers = found.is_in("train"), np.arange(240)
-    known = {"ICD-9 428": stays()["readmitted"].to_numpy(), "ICD-9 250": numbers % 2 == 1}
-    known["ICD-9 401"] = (numbers % 3 == 0) & train
-    expected = sorted(known, key=lambda name: (-known[name][train].sum(), name))
-    assert list(found.names) == expected  # none is E878, which one stay has, or QZX, which all have
-    for place, name in enumerate(expected):
-        assert found.labels[:, place].tolist() == known[name].tolist()
+    notes = read_labelled_notes(clinic / "notes", clinic / "cohort", DIAGNOSES, 50)
+    train, numbers = notes.is_in("train"), np.arange(240)
+    labels = {"ICD-9 428": stays()["readmitted"].to_numpy(), "ICD-9 250": numbers % 2 == 1}
+    labels["ICD-9 401"] = (numbers % 3 == 0) & train
+    expected = sorted(labels, key=lambda name: (-labels[name][train].sum(), name))
+    assert list(notes.names) == expected  # none is E878, which one stay has, or QZX, which all have
+    for column, name in enumerate(expected):
+        assert notes.labels[:, column].tolist() == labels[name].tolist()
     assert read_labelled_notes(clinic / "notes", clinic / "cohort", DIAGNOSES, 2).names == tuple(expected[:2])
 
 
 def test_discharge_notes_are_refused_with_the_reason(tmp_path):
     write_early_stays(tmp_path, stays(40))
     about = tmp_path / "notes/notes.json"
-    for found, message in (
+    for description, message in (
         ('{"input": "discharge", "stays": "cohort"}', 'as a discharge summary leaks it; .*input = "early"'),
         ("", "as a discharge summary leaks it; .*found notes of input none named in notes.json"),
         ('{"input": "early", "stays": "cohort"}', r'all stays, those that end in death among them; .*stays = "all"'),
     ):
-        about.write_text(found)
+        about.write_text(description)
         with pytest.raises(RequestError, match=f"notes: mortality is predicted f.*{message}"):
             read_labelled_notes(tmp_path / "notes", tmp_path / "cohort", MORTALITY)
 
 
 @pytest.mark.parametrize(
-    ("values", "found"),
+    ("values", "others"),
     [
         (["yes", "no", "no", ""], "4 of 4 otherwise: 2 × 'no', 1 × 'yes', 1 × ''"),
         ([0, 1, 2, 2], "2 of 4 otherwise: 2 × 2"),
@@ -122,10 +122,10 @@ def test_discharge_notes_are_refused_with_the_reason(tmp_path):
         ([0.0, 1.0, 0.5, -1.0], "2 of 4 otherwise: 1 × 0.5, 1 × -1.0"),
     ],
 )
-def test_only_booleans_and_0_and_1_are_labels_and_no_text_of_a_patient_is_shown(values, found):
+def test_only_booleans_and_0_and_1_are_labels_and_no_text_of_a_patient_is_shown(values, others):
     stays = pd.DataFrame({"readmitted": pd.Series(values, dtype=object)})
     with pytest.raises(
-        RequestError, match=rf"expected readmitted in .* as booleans, or 0 and 1, found {found}"
+        RequestError, match=rf"expected readmitted in .* as booleans, or 0 and 1, found {others}"
     ) as error:
         labels_of(READMISSION, stays, Path("cohort"), 0)
     assert "Zoe" not in str(error.value)
@@ -152,11 +152,11 @@ def test_what_cannot_be_trained_on_is_reported(tmp_path):
         read_labelled_notes(notes, cohort, LENGTH_OF_STAY)
     read_labelled_notes(notes, cohort, DIAGNOSES)  # for one label that differs between stays is enough
     file = cohort / "characteristics.parquet"
-    known = pd.read_parquet(file)
-    known.assign(diagnoses=[[{"code": "none", "version": 9}]] * 40).to_parquet(file)
+    characteristics = pd.read_parquet(file)
+    characteristics.assign(diagnoses=[[{"code": "none", "version": 9}]] * 40).to_parquet(file)
     with pytest.raises(RequestError, match="found none that ten stays of train have"):
         read_labelled_notes(notes, cohort, DIAGNOSES)
-    known.assign(diagnoses=None).to_parquet(file)
+    characteristics.assign(diagnoses=None).to_parquet(file)
     with pytest.raises(RequestError, match=r"expected diagnoses in .*found none\. Put the table DIAGNOSES_ICD"):
         read_labelled_notes(notes, cohort, DIAGNOSES)
 
@@ -166,11 +166,11 @@ def test_what_cannot_be_trained_on_is_reported(tmp_path):
 
 def test_the_negative_log_likelihood_is_that_of_each_kind_written_out():
     logits, labels = torch.tensor([[2.0, -1.0, 0.5]]), torch.tensor([[0.0, 0.0, 1.0]])
-    found = negative_log_likelihood(logits, labels, "multi-class")
-    assert found.tolist() == pytest.approx([-np.log(softmax(logits.numpy())[0, 2])])
-    found = negative_log_likelihood(logits, labels, "multi-label")
+    losses = negative_log_likelihood(logits, labels, "multi-class")
+    assert losses.tolist() == pytest.approx([-np.log(softmax(logits.numpy())[0, 2])])
+    losses = negative_log_likelihood(logits, labels, "multi-label")
     likelihoods = [1 - expit(2.0), 1 - expit(-1.0), expit(0.5)]
-    assert found.tolist() == pytest.approx([-np.log(likelihoods).sum()])
+    assert losses.tolist() == pytest.approx([-np.log(likelihoods).sum()])
 
 
 def test_the_logistic_of_a_label_against_the_rest_is_the_softmax():
@@ -182,11 +182,11 @@ def test_p_of_each_label_is_the_formulas_and_those_of_classes_add_up_to_one():
     generator = np.random.default_rng(0)
     owners, chunks = generator.integers(0, 9, 80), generator.random((80, 3))
     labels = ModelDescription(task="diagnoses", labels=["a", "b", "c"], c=3.0)
-    found = aggregate_labels(chunks, owners, 9, labels)
+    aggregated = aggregate_labels(chunks, owners, 9, labels)
     for label in range(3):
-        assert found[:, label] == pytest.approx(aggregate(chunks[:, label], owners, 9, c=3.0))
+        assert aggregated[:, label] == pytest.approx(aggregate(chunks[:, label], owners, 9, c=3.0))
     classes = aggregate_labels(chunks, owners, 9, labels.model_copy(update={"task": "length-of-stay"}))
-    assert classes == pytest.approx(found / found.sum(1, keepdims=True))
+    assert classes == pytest.approx(aggregated / aggregated.sum(1, keepdims=True))
 
 
 def scores_of(folder, split="test"):
@@ -221,7 +221,7 @@ def test_diagnoses_are_evaluated_over_those_that_can_be(learnt):
     assert roc_auc_score(scores["ICD-9 428"], scores["probability/ICD-9 428"]) > 0.65
     assert metrics["auroc_micro_low"] < metrics["auroc_micro"] < metrics["auroc_micro_high"]
     listed = json.loads((folder / "slices.json").read_text())["slices"]
-    assert {each["group"] for each in listed} >= {None} and all("401" not in str(each["group"]) for each in listed)
+    assert {part["group"] for part in listed} >= {None} and all("401" not in str(part["group"]) for part in listed)
 
 
 # Scoring
@@ -233,12 +233,12 @@ def test_scores_of_python_are_those_that_the_stage_wrote(learnt, task):
     scores = scores_of(folder).set_index("hadm_id")
     table = stays().set_index("hadm_id").loc[scores.index].reset_index()
     scorer = OutcomeScorer.load(folder / "model")
-    found = scorer.score(table, cleaned=True, precision="fp32").set_index("hadm_id")
+    scored = scorer.score(table, cleaned=True, precision="fp32").set_index("hadm_id")
     columns = [name for name in scores if name.startswith("probability")]
-    assert columns and found[columns].to_numpy() == pytest.approx(scores[columns].to_numpy(), abs=1e-4)
-    assert found["n_chunks"].tolist() == scores["n_chunks"].tolist()
+    assert columns and scored[columns].to_numpy() == pytest.approx(scores[columns].to_numpy(), abs=1e-4)
+    assert scored["n_chunks"].tolist() == scores["n_chunks"].tolist()
     likeliest = scores[columns].idxmax(axis=1).str.removeprefix("probability/")
-    assert found["label"].tolist() == likeliest.tolist() and "alarm" not in found
+    assert scored["label"].tolist() == likeliest.tolist() and "alarm" not in scored
     for score in scorer.score_texts(table["text"].tolist()[:12], precision="fp32"):
         assert score.probability == max(score.by_label) and score.calibrated is None
         assert sum(chunk.share for chunk in score.chunks) == pytest.approx(score.probability)
@@ -257,7 +257,11 @@ def test_which_notes_a_model_was_trained_on_is_recorded_and_that_they_were_early
     about = json.loads((folder / "outcome.json").read_text())
     assert about["input"] == "early"
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    for given, said in (({}, 1), ({"task": "readmission"}, 1), ({"task": "readmission", "input": "discharge"}, 0)):
-        (tmp_path / "outcome.json").write_text(json.dumps(about | given))
+    for changes, messages in (
+        ({}, 1),
+        ({"task": "readmission"}, 1),
+        ({"task": "readmission", "input": "discharge"}, 0),
+    ):
+        (tmp_path / "outcome.json").write_text(json.dumps(about | changes))
         OutcomeScorer.load(tmp_path)
-        assert capsys.readouterr().err.count("score early notes") == said
+        assert capsys.readouterr().err.count("score early notes") == messages

@@ -1,4 +1,4 @@
-"""Marks stand in all notes and terms that a command is given, whole and damaged; it tells none and leaves none behind.
+"""Commands on notes and terms, intact and damaged, show no text of them and leave none behind.
 
 The id of an admission stands in its own column of what scoring writes, and terms in the tables and pictures of terms:
 they were asked for.
@@ -51,7 +51,7 @@ def first_row_as_names(frame, path):
 
 
 def with_line(spoil):
-    """Writes lines, JSONL or CSV by the path, the last of them spoilt."""
+    """A function that writes a table as JSONL or CSV, by the path, with a damaged last line."""
 
     def written(frame, path):
         flat = frame.replace("\n", " ", regex=True)
@@ -82,12 +82,12 @@ ROWS = {  # of one row
 
 @pytest.fixture
 def call(models, tmp_path, capfd):
-    """Runs a command, its traceback and all: the exit code and what was printed. Checks that nothing tells a mark."""
+    """Runs a command with tracebacks; returns exit code and output, in which no mark may be."""
 
     def run(command, source, output, *options):
         words = [command, *(["score"] if command != "terms" else [])]
-        given = [*words, str(models[command]), str(source), str(tmp_path / output), *options]
-        code = _exit_code(given, debug=True)
+        arguments = [*words, str(models[command]), str(source), str(tmp_path / output), *options]
+        code = _exit_code(arguments, debug=True)
         printed = "".join(capfd.readouterr())
         assert not MARK.search(printed), "what was printed tells a mark"
         assert telling(tmp_path, source) == []
@@ -97,13 +97,13 @@ def call(models, tmp_path, capfd):
 
 
 def telling(folder, source):
-    """The files but `source` that show a mark by name or content, where it was not asked for."""
+    """The files besides `source` with a mark in name or content, where the output has none by request."""
     files = [path for path in folder.rglob("*") if path.is_file() and path != source and path.name not in OF_TERMS]
     return [str(path) for path in files if MARK.search(path.name) or MARK.search(content(path))]
 
 
 def content(path):
-    """All that a file has, but ids in their column."""
+    """The content of a file without its column of ids."""
     if path.suffix == ".parquet":
         table = pq.read_table(path)
         return f"{table.drop_columns(['hadm_id']).to_pylist()} {table.schema} {pq.read_metadata(path)}"
@@ -146,7 +146,7 @@ def test_a_damaged_row_is_listed_by_its_line_alone(call, tmp_path, command, dama
         code, printed = call(command, source, output, "--max-rejects", "1")
         assert code == 0 and re.search(f"left out 1 of 4 .*({message})", printed), printed
     listed = [json.loads(line) for path in tmp_path.rglob("*rejects.jsonl") for line in path.read_text().splitlines()]
-    assert listed and all(set(each) == {"file", "line", "reason"} for each in listed)
+    assert listed and all(set(reject) == {"file", "line", "reason"} for reject in listed)
 
 
 def test_notes_are_sorted_beside_the_output(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Marks stand in every column of every table, and in nothing that is printed or written but the Parquet outputs.
+"""Every column of every table has marks; only the Parquet outputs may have them, and no message or other file.
 
 What a stage keeps below `work` until it is done is what those outputs are made of, and is not looked at either.
 """
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from marked_tables import MARK, Rows, cell, marked_stays, packed, tables, write
-from noted_patients import write_stays
+from synthetic_patients import write_stays
 
 from pipelines.cli import _exit_code
 
@@ -45,7 +45,7 @@ risk = "clinic/risk.csv"
 
 @pytest.fixture
 def run(tmp_path, capfd, monkeypatch):
-    """Runs a recipe by the command line: exit code and what was printed. Checks that nothing shows a mark."""
+    """Runs a recipe from the command line; returns exit code and output, in which no mark may be."""
     monkeypatch.chdir(tmp_path)
 
     def run_once(recipe=None, debug=False):

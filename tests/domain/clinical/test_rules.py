@@ -1,4 +1,4 @@
-"""A hospital of 6,000 admissions: every label against a slow program that is written from the rules alone."""
+"""A hospital of 6,000 admissions: every label against a slow program written from the rules only."""
 
 import csv
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""Marks stand in sources of every kind; stages that read them show none, and write for the owner of the files alone.
+"""Sources of every kind have marks; stages that read them show none, and only the owner may read their files.
 
 The first stages raise what quotes a record, are then stopped when their work is done, and resume. After the work of
 every stage marks are looked for in all that is printed and written but in `WITH_TEXT`, the outputs with text or ids.
@@ -19,7 +19,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from marked_tables import MARK, marked_stays, tables, write
-from noted_patients import write_early_stays, write_stays
+from synthetic_patients import write_early_stays, write_stays
 from transformers import BertConfig, BertForPreTraining
 
 from bertrelay.errors import RequestError
@@ -81,9 +81,9 @@ def write_biomedical(folder):
     """Documents, questions, lines and terms; some of them cannot be used, or are too long to be asked."""
 
     def write_lines(name, *lines):
-        found = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+        rows = [line if isinstance(line, str) else json.dumps(line) for line in lines]
         (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text("\n".join([*found, ""]))
+        (folder / name).write_text("\n".join([*rows, ""]))
 
     documents, questions = list[dict[str, Any]](), list[dict[str, Any]]()
     for n in range(24):
@@ -98,16 +98,15 @@ def write_biomedical(folder):
     documents[4]["id"] = "qzxD0"
     broken = {"id": "qzxbroken", "text": 5}, "qzx no json"
     write_lines("entities.jsonl", *documents, *broken)
-    write_lines(
-        "entities-dev.jsonl", *(json.dumps(each).replace("sentence ", "saying44 ", 1) for each in documents), *broken
-    )
+    others = (json.dumps(document).replace("sentence ", "saying44 ", 1) for document in documents)
+    write_lines("entities-dev.jsonl", *others, *broken)
     questions[2]["answers"] = [{"text": "qzx nowhere at all", "start": 3}]
     questions[5]["id"], questions[7]["question"], questions[9]["answers"] = "qzxQ0", "qzxlong " * 40, []
     broken = {"id": "qzxbroken", "question": 5}, "qzx no json"
     write_lines("questions.jsonl", *questions, *broken)
-    others = (json.dumps(each).replace("nobody knows", "they know") for each in questions)
+    others = (json.dumps(question).replace("nobody knows", "they know") for question in questions)
     write_lines("questions-dev.jsonl", *others, *broken)
-    asked = [
+    records = [
         {
             "id": f"qzxB{n % 20}",
             "body": f"What is qzx {n}?",
@@ -117,7 +116,7 @@ def write_biomedical(folder):
         }
         for n in range(22)
     ]
-    write_lines("bioasq.json", {"questions": asked})
+    write_lines("bioasq.json", {"questions": records})
     write_lines("pairs.csv", "sentence1,sentence2", *(f"qzxa {n},qzxb {n}" for n in range(9)))
     write_lines("lines.txt", *(f"A qzxline of number {n}." for n in range(40)))
     pairs = [f"A qzxline of number {n}.\tQzxother line {n}.\t{n % 6}" for n in range(40)]
@@ -171,7 +170,7 @@ ERRORS = [
 
 @pytest.fixture(scope="module")
 def finished(folder):
-    """Runs all stages through their faults; all that was printed, and the files that showed a mark."""
+    """Runs all stages with their faults; returns all output, and the files with a mark."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryFile("w+", buffering=1) as out:
         patch.setitem(statistics.with_interval.__kwdefaults__, "resamples", 10)
         patch.chdir(folder)
@@ -192,7 +191,7 @@ def finished(folder):
 
 
 def run_through_faults(patch, folder):
-    """Runs all stages, the first ones through their faults; the files that showed a mark after the work of any."""
+    """Runs all stages, the first ones with their faults; returns the files with a mark after each."""
     load_work, shown, broken = Stage.load_run, list[str](), dict(zip(KINDS, ERRORS, strict=False))
     stopped = set(broken)
 
@@ -223,7 +222,7 @@ def start(recipe, *options, debug=False):
 
 
 def telling(folder):
-    """The files that show a mark, where there should be none, and those that lie outside of their stage."""
+    """The files with a mark that should have none, and files outside the folder of their stage."""
     runs = folder / "runs"
     files = [path for path in runs.rglob("*") if path.is_file() and not path.is_symlink()]
     marked = [path for path in files if MARK.search(path.read_bytes()) or MARK.search(str(path.name).encode())]
@@ -327,8 +326,8 @@ def test_a_command_on_sensitive_data_shows_no_mark(folder, tmp_path, monkeypatch
     words = [*command.split(), MODELS[command.split()[0]], source]
     for limit, code in (("0", 1), ("0.5", 0)):
         output = tmp_path / "o.jsonl"
-        given = [*words, str(output), "--max-rejects", limit]
-        assert _exit_code(given, debug=True, sensitive=True, group_read=True) == code
+        arguments = [*words, str(output), "--max-rejects", limit]
+        assert _exit_code(arguments, debug=True, sensitive=True, group_read=True) == code
     printed = "".join(capfd.readouterr())
     assert "rejects.jsonl lists them" in printed and not MARK.search(printed.encode())
     for path in tmp_path.iterdir():
@@ -362,8 +361,8 @@ def test_the_id_of_a_page_is_read_from_a_file(folder, tmp_path, monkeypatch, cap
     model, page = "runs/sensitive/readmission/latest/model", tmp_path / "page.html"
 
     def score(admission):
-        given = ["readmission", "score", model, str(tmp_path / "notes.csv"), str(tmp_path / "o.csv")]
-        return _exit_code([*given, "--html", str(page), "--admission", admission], debug=False)
+        arguments = ["readmission", "score", model, str(tmp_path / "notes.csv"), str(tmp_path / "o.csv")]
+        return _exit_code([*arguments, "--html", str(page), "--admission", admission], debug=False)
 
     (tmp_path / "id.txt").write_text("\ufeffqzxH2\n")  # as Windows saves it
     assert score(f"@{tmp_path / 'id.txt'}") == 0

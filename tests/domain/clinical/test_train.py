@@ -1,14 +1,14 @@
-"""The stage: what it learns, that weights and labels are as said, and that what it writes is what it should be."""
+"""The stage `domain.readmission`: training, weights of labels, and the files that it writes."""
 
 import json
 
 import numpy as np
 import pandas as pd
 import pytest
-from noted_patients import stays, write_stays
 from pydantic import ValidationError
 from scipy.special import expit
 from sklearn.metrics import brier_score_loss, roc_auc_score
+from synthetic_patients import stays, write_stays
 
 from bertrelay.cache import Cache
 from bertrelay.compute.engine import LOCAL_ENGINE, Engine
@@ -39,8 +39,8 @@ def clinic(tmp_path_factory):
 
 
 def settings(clinic, bert, **more):
-    given = {"base": str(bert), "notes": str(clinic / "notes"), "cohort": str(clinic / "cohort"), "chunking": CHUNKING}
-    return ReadmissionSettings.model_validate({**given, **TRAINING, **more})
+    paths = {"base": str(bert), "notes": str(clinic / "notes"), "cohort": str(clinic / "cohort"), "chunking": CHUNKING}
+    return ReadmissionSettings.model_validate({**paths, **TRAINING, **more})
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +54,10 @@ def trained(clinic, bert, tmp_path_factory):
 def test_two_processes_that_share_an_evaluation_find_what_one_does(
     clinic, bert, tmp_path, evaluated_twice, monkeypatch
 ):
-    found = evaluated_twice("domain.clinical.train")
+    metrics_of_both = evaluated_twice("domain.clinical.train")
     monkeypatch.setattr(train.Evaluation, "write", lambda *_: {})  # of test, which is another's
     run(settings(clinic, bert, epochs=1), StageContext(tmp_path, Cache(tmp_path / "cache")))
-    [(alone, shared)] = found
+    [(alone, shared)] = metrics_of_both
     assert shared == pytest.approx(alone, abs=1e-5) and 0.5 < alone["validation/auprc"] < 1
 
 
@@ -95,12 +95,12 @@ def test_scores_are_those_of_the_model_that_was_saved_and_metrics_and_alarms_are
     model = load_model(output / "model")
     tokens = chunk_tokens(table["text"], Chunker(model.tokenizer, model.description.chunking))
     log_odds = chunk_log_odds(model, tokens, np.arange(len(tokens)), "fp32", batch_tokens=64)
-    found = aggregate(expit(log_odds[:, 0]), tokens.admissions, len(table), c=model.description.c)
-    assert scores["probability"].to_numpy() == pytest.approx(found, abs=1e-5)
+    probabilities = aggregate(expit(log_odds[:, 0]), tokens.admissions, len(table), c=model.description.c)
+    assert scores["probability"].to_numpy() == pytest.approx(probabilities, abs=1e-5)
     assert scores["n_chunks"].tolist() == np.bincount(tokens.admissions).tolist()
     ids = [np.array(model.tokenizer(text, add_special_tokens=False)["input_ids"]) for text in table["text"]]
-    assert scores["unknown_share"].tolist() == [(each == model.tokenizer.unk_token_id).mean() for each in ids]
-    odds = (found / (1 - found)) ** model.description.slope * np.exp(model.description.intercept)
+    assert scores["unknown_share"].tolist() == [(row == model.tokenizer.unk_token_id).mean() for row in ids]
+    odds = (probabilities / (1 - probabilities)) ** model.description.slope * np.exp(model.description.intercept)
     assert scores["calibrated"].to_numpy() == pytest.approx(odds / (1 + odds), abs=1e-4)
     validation = scores[scores["split"] == "validation"]
     fitted = fit_recalibration(validation["probability"].to_numpy(), validation["readmitted"].to_numpy())
@@ -110,13 +110,13 @@ def test_scores_are_those_of_the_model_that_was_saved_and_metrics_and_alarms_are
     assert metrics["auroc"] == pytest.approx(roc_auc_score(test["readmitted"], test["probability"]))
     assert metrics["brier"] == pytest.approx(brier_score_loss(test["readmitted"], test["calibrated"]))
     assert metrics["brier_uncalibrated"] == pytest.approx(brier_score_loss(test["readmitted"], test["probability"]))
-    how = model.description  # whose threshold is of validation
-    assert how.threshold == metrics["threshold"] and how.alarm_precision == 0.6
-    assert how.prevalence == validation["readmitted"].mean()
-    alarms = validation[validation["probability"] >= how.threshold]["readmitted"]
-    assert (how.alarms, how.alarms_right) == (len(alarms), alarms.sum())
+    description = model.description  # whose threshold is of validation
+    assert description.threshold == metrics["threshold"] and description.alarm_precision == 0.6
+    assert description.prevalence == validation["readmitted"].mean()
+    alarms = validation[validation["probability"] >= description.threshold]["readmitted"]
+    assert (description.alarms, description.alarms_right) == (len(alarms), alarms.sum())
     assert (metrics["threshold_alarms"], metrics["threshold_alarms_right"]) == (len(alarms), alarms.sum())
-    raised = test["probability"] >= how.threshold
+    raised = test["probability"] >= description.threshold
     assert metrics["alarms"] == raised.sum()
     assert metrics["alarm_recall"] == pytest.approx((raised & test["readmitted"]).sum() / test["readmitted"].sum())
     assert metrics["alarm_precision"] == pytest.approx(test[raised]["readmitted"].mean())
@@ -124,22 +124,22 @@ def test_scores_are_those_of_the_model_that_was_saved_and_metrics_and_alarms_are
 
 def test_curves_and_slices_are_written_and_small_groups_are_not(trained):
     _, output = trained
-    found = json.loads((output / "curves.json").read_text())
-    assert set(found["roc"]) == {"model", "note_length", "tfidf"}
-    assert found["roc"]["model"][0] == [0, 0] and found["roc"]["model"][-1] == [1, 1]
-    assert found["while_reading"][-1]["auroc"] > found["while_reading"][0]["auroc"]
+    curves = json.loads((output / "curves.json").read_text())
+    assert set(curves["roc"]) == {"model", "note_length", "tfidf"}
+    assert curves["roc"]["model"][0] == [0, 0] and curves["roc"]["model"][-1] == [1, 1]
+    assert curves["while_reading"][-1]["auroc"] > curves["while_reading"][0]["auroc"]
     scores = pd.read_parquet(output / "scores.parquet").query("split == 'test'")
-    assert found["read_in_parts"] == (scores["n_chunks"] > 1).sum() > 0
-    assert {"note_length, calibrated", "tfidf, calibrated"} <= found["calibration"].keys()
-    points = found["calibration"]["model, calibrated"]
+    assert curves["read_in_parts"] == (scores["n_chunks"] > 1).sum() > 0
+    assert {"note_length, calibrated", "tfidf, calibrated"} <= curves["calibration"].keys()
+    points = curves["calibration"]["model, calibrated"]
     assert sum(count for _, _, count, _, _ in points) == 60
     assert all(low <= share <= high for _, share, _, low, high in points)
     slices = json.loads((output / "slices.json").read_text())["slices"]
-    assert {each["characteristic"] for each in slices} >= {"sex", "age", "insurance", "note length"}
+    assert {part["characteristic"] for part in slices} >= {"sex", "age", "insurance", "note length"}
     assert "QZX" not in json.dumps(slices)
     about = json.loads((output / "model/outcome.json").read_text())
     assert about["subwords_per_word"] == 1  # the base knows all words of these notes
-    assert "unknown" not in [each["group"] for each in slices if each["characteristic"] == "sex"]
+    assert "unknown" not in [part["group"] for part in slices if part["characteristic"] == "sex"]
     assert (output / "flow.csv").read_text().splitlines()[1] == "of the cohort,240,120,,"
 
 
@@ -155,10 +155,10 @@ def test_an_admission_weighs_as_much_as_any_other_where_it_is_shared():
 def test_no_batch_changes_a_chunk(bert, batch_tokens):
     model = start_model(bert, ModelDescription.model_validate({"chunking": CHUNKING}))
     tokens = chunk_tokens(stays(12)["text"], Chunker(model.tokenizer, model.description.chunking))
-    found = chunk_log_odds(model, tokens, np.arange(len(tokens)), "fp32", batch_tokens)
+    computed = chunk_log_odds(model, tokens, np.arange(len(tokens)), "fp32", batch_tokens)
     alone = [chunk_log_odds(model, tokens, np.array([chunk]), "fp32")[0, 0] for chunk in range(len(tokens))]
     assert len(set(np.round(alone, 3))) > 3
-    assert found[:, 0] == pytest.approx(alone, abs=1e-4)
+    assert computed[:, 0] == pytest.approx(alone, abs=1e-4)
 
 
 def test_stored_chunks_are_those_in_memory_and_a_failure_costs_a_shard(bert, tmp_path, monkeypatch):
@@ -172,18 +172,18 @@ def test_stored_chunks_are_those_in_memory_and_a_failure_costs_a_shard(bert, tmp
     inside = chunk_tokens(texts, chunker)
     assert inside.lost_chunks > 0
     assert np.bincount(inside.admissions, minlength=42)[-2:].tolist() == [0, 1]
-    monkeypatch.setattr(chunks, "chunk_tokens", lambda each, chunker: cut.extend(each) or chunk_tokens(each, chunker))
+    monkeypatch.setattr(chunks, "chunk_tokens", lambda some, chunker: cut.extend(some) or chunk_tokens(some, chunker))
 
-    def store(given, engine=LOCAL_ENGINE):
-        return stored_chunk_tokens(lambda: iter(given), list(map(len, texts)), chunker, tmp_path / "chunks", engine)
+    def store(source, engine=LOCAL_ENGINE):
+        return stored_chunk_tokens(lambda: iter(source), list(map(len, texts)), chunker, tmp_path / "chunks", engine)
 
     with pytest.raises(WorkError, match="notes: the input became shorter while it was read; run the same command"):
         store(texts[:25])
     assert 18 < len(cut) <= 25
-    for found in (store(texts), store(["never read"], NOWHERE)):
+    for stored in (store(texts), store(["never read"], NOWHERE)):
         assert cut == texts  # each of them once
         for name in ("ids", "starts", "lengths", "admissions", "spans", "lost_chunks"):
-            assert np.array_equal(getattr(found, name), getattr(inside, name)), name
+            assert np.array_equal(getattr(stored, name), getattr(inside, name)), name
     assert {path.name for path in tmp_path.iterdir()} == {"chunks", "chunks.lock"}
 
 
@@ -196,11 +196,11 @@ def test_the_score_while_reading_is_that_of_the_first_chunks():
     pairs = 2 * np.arange(10)[:, None]
     probabilities, admissions = np.tile([0.9, 0.2, 0.1, 0.4, 0.8], 10), (np.array([1, 0, 0, 1, 0]) + pairs).ravel()
     metrics = while_reading(probabilities, admissions, np.tile([True, False], 10), ModelDescription())
-    found = metrics["while_reading"]
+    curve = metrics["while_reading"]
     assert metrics["read_in_parts"] == 20
-    assert found[0]["readmitted"] == pytest.approx(0.2) and found[0]["others"] == pytest.approx(0.9)
-    assert found[-1]["readmitted"] == pytest.approx((0.8 + (1.1 / 3) * 1.5) / 2.5)
-    assert [each["auroc"] for each in found] == [0.0] * 9 + [pytest.approx(0.0)]
+    assert curve[0]["readmitted"] == pytest.approx(0.2) and curve[0]["others"] == pytest.approx(0.9)
+    assert curve[-1]["readmitted"] == pytest.approx((0.8 + (1.1 / 3) * 1.5) / 2.5)
+    assert [point["auroc"] for point in curve] == [0.0] * 9 + [pytest.approx(0.0)]
     with_short_ones = np.append(probabilities, [0.99, 0.01]), np.append(admissions, [20, 21])
     outcomes = np.tile([True, False], 11)
     assert while_reading(*with_short_ones, outcomes, ModelDescription()) == metrics
@@ -211,11 +211,11 @@ def test_of_fewer_than_ten_of_either_outcome_nothing_is_reported_while_reading(r
     outcomes = np.append(np.arange(30) < returned, [True] * 20)  # of the last ones all is read at once
     probabilities = np.random.default_rng(0).random(80)
     admissions = np.append(np.repeat(np.arange(30), 2), np.arange(30, 50))
-    found = while_reading(probabilities, admissions, outcomes, ModelDescription())
+    curve = while_reading(probabilities, admissions, outcomes, ModelDescription())
     if 10 <= returned <= 20:
-        assert found["read_in_parts"] == 30 and len(found["while_reading"]) == 10
+        assert curve["read_in_parts"] == 30 and len(curve["while_reading"]) == 10
     else:
-        assert found == {"while_reading": None, "read_in_parts": None}
+        assert curve == {"while_reading": None, "read_in_parts": None}
 
 
 def test_wrong_folders_and_cohorts_are_reported(clinic, bert, tmp_path, context):

@@ -1,4 +1,4 @@
-"""A corpus in memory, of numbers alone, for what is drawn from it and read out of it."""
+"""A random corpus in memory, of numbers."""
 
 import sys
 from pathlib import Path
@@ -39,7 +39,7 @@ def random_corpus():
         generator = np.random.default_rng(seed)
         sizes = generator.integers(*sentences, documents, endpoint=True)
         lengths = (generator.integers(*tokens, count, endpoint=True) for count in sizes)
-        made = [[generator.integers(*vocabulary, length).tolist() for length in each] for each in lengths]
+        made = [[generator.integers(*vocabulary, length).tolist() for length in sizes] for sizes in lengths]
         return MemoryCorpus(made, generator.integers(0, groups, documents).tolist() if groups else None)
 
     return make

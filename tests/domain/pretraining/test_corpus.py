@@ -37,7 +37,7 @@ def _text(generator):
 
 
 def written(path, documents):
-    rows = ({"text": each} if isinstance(each, str) else each for each in documents)
+    rows = ({"text": document} if isinstance(document, str) else document for document in documents)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -55,9 +55,9 @@ def sentences_of(corpus):
 
 
 def expected(documents, tokenizer=TOKENIZER):
-    """The same by way of transformers, sentence by sentence."""
+    """The ids that transformers gives, sentence by sentence."""
     cut = [[document[a:b] for a, b in sentence_spans(document)] for document in documents]
-    return [[tokenizer(each, add_special_tokens=False)["input_ids"] for each in sentences] for sentences in cut]
+    return [[tokenizer(sentence, add_special_tokens=False)["input_ids"] for sentence in sentences] for sentences in cut]
 
 
 @pytest.mark.parametrize("size", [300, 2**23])
@@ -67,16 +67,16 @@ def test_a_corpus_holds_the_ids_of_the_sentences_of_its_documents(tmp_path, monk
     wrapped = "The heart of the  mouse was in pain, and the cell of the gene of the\nmouse was in pain."
     second = written(tmp_path / "b.jsonl", [*texts(20, 40), wrapped])
     corpus = build(tmp_path, written(tmp_path / "a.jsonl", texts(40)), second)
-    wanted = expected([*texts(60), " ".join(wrapped.split())])
-    assert sentences_of(corpus) == wanted
+    expected_ids = expected([*texts(60), " ".join(wrapped.split())])
+    assert sentences_of(corpus) == expected_ids
     assert len(corpus) == corpus.facts["sentences"] == corpus.document_starts[-1]
     assert (corpus.facts["shards"] > 10) == (size < 1000)
-    ids = [token for document in wanted for sentence in document for token in sentence]
+    ids = [token for document in expected_ids for sentence in document for token in sentence]
     for start, stop in np.sort(np.random.default_rng(0).integers(0, len(ids) + 1, (100, 2))).tolist():
         assert corpus.tokens(start, stop).tolist() == ids[start:stop]
     first, *_ = sorted((tmp_path / "cache").rglob("*.arrow"))
     rows = Dataset.from_file(str(first))
-    assert rows["lengths"] == [list(map(len, document)) for document in wanted][: len(rows)]
+    assert rows["lengths"] == [list(map(len, document)) for document in expected_ids][: len(rows)]
     assert list(chain(*rows["ids"])) == ids[: sum(map(len, rows["ids"]))]
     inside = corpus.tokens(0, corpus.sentence_starts[1])
     assert not inside.flags.owndata and not inside.flags.writeable  # mapped, and not read
@@ -90,8 +90,8 @@ def test_a_group_is_held_out_as_a_whole_and_adding_documents_moves_none(tmp_path
 
     few, many = held_out(range(60)), held_out([*range(300, 360), *range(60, 0, -1), 0])
     more = held_out(range(60), share=0.5)
-    assert all(more[number] or not found for number, found in few.items()) and sum(more.values()) > sum(few.values())
-    assert all(many[number] == found for number, found in few.items())
+    assert all(more[number] or not tokens for number, tokens in few.items()) and sum(more.values()) > sum(few.values())
+    assert all(many[number] == tokens for number, tokens in few.items())
     assert all(few[number] == few[number - number % 3] for number in few)
     assert 0.15 < np.mean(list(many.values())) < 0.45
 
@@ -109,7 +109,7 @@ def test_no_hash_on_the_disk_shows_whose_a_document_is(tmp_path, monkeypatch):
     monkeypatch.setattr(secrets, "token_hex", lambda size: keys.append(draw(size)) or keys[-1])
     rows = [{"text": text, "p": f"patient {n % 9}"} for n, text in enumerate(texts(60))]
     file = written(tmp_path / "a.jsonl", rows)
-    known = {
+    hashed = {
         blake2b(f"group\0patient {n}".encode(), digest_size=8, key=key).digest()
         for n in range(9)
         for key in (b"", corpus_module.HASH_KEY)
@@ -118,9 +118,9 @@ def test_no_hash_on_the_disk_shows_whose_a_document_is(tmp_path, monkeypatch):
     assert one.groups.tolist() == other.groups.tolist() == [n % 9 for n in range(60)]
     assert one.held_out.tolist() == other.held_out.tolist()
     files = [sorted((tmp_path / run).rglob("*.arrow")) for run in ("one", "other")]
-    hashes = [[group for file in each for group in Dataset.from_file(str(file))["group"]] for each in files]
-    assert all(len(set(each)) == 9 for each in hashes) and not set(hashes[0]) & set(hashes[1])
-    assert not known & {value.to_bytes(8, "little", signed=True) for each in hashes for value in each}
+    hashes = [[group for file in part for group in Dataset.from_file(str(file))["group"]] for part in files]
+    assert all(len(set(part)) == 9 for part in hashes) and not set(hashes[0]) & set(hashes[1])
+    assert not hashed & {value.to_bytes(8, "little", signed=True) for part in hashes for value in part}
     contents = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert len(set(keys)) == 2 and not any(key.encode() in contents or bytes.fromhex(key) in contents for key in keys)
 
@@ -133,8 +133,8 @@ def test_documents_that_cannot_be_trained_from_are_counted_with_their_reason(tmp
     assert corpus.facts["left_out"] == {"without text": 3}
     assert corpus.facts["unknown_tokens"] == 2
     assert corpus.facts["rejects"] == {"not text": 1}
-    said = capsys.readouterr().err
-    assert "left out 3 × without text" in said and "1 × not text" in said
+    printed = capsys.readouterr().err
+    assert "left out 3 × without text" in printed and "1 × not text" in printed
     (listed,) = (tmp_path / "cache").rglob("rejects.jsonl")
     assert json.loads(listed.read_text()) == {"file": str(tmp_path / "a.jsonl"), "line": 205, "reason": "not text"}
 
@@ -196,7 +196,7 @@ def test_memory_holds_one_shard_whatever_the_corpus(tmp_path, monkeypatch):
 
 
 def in_another_process(work):
-    """Its exit code, negative for a signal; what it prints is seen."""
+    """Runs a preparation in a process; returns its exit code, negative for a signal."""
     process = get_context("fork").Process(target=work)
     process.start()
     process.join()
@@ -207,24 +207,24 @@ def in_another_process(work):
 @pytest.fixture
 def steps(monkeypatch):
     """The files that are read and the shards that are written, in order; a name put before them kills instead."""
-    found: list[str] = []
+    seen: list[str] = []
     write, read = corpus_module._write_shard, documents_module.read_documents
 
     def write_shard(path, batch):
         number = path.name.strip(".").partition(".")[0]
-        if f"kill at {number}" in found:
+        if f"kill at {number}" in seen:
             path.write_bytes(b"half")
             os.kill(os.getpid(), signal.SIGKILL)
-        found.append(number)
+        seen.append(number)
         write(path, batch)
 
     def read_documents(source, file):
-        found.append(file.name)
+        seen.append(file.name)
         return read(source, file)
 
     monkeypatch.setattr(corpus_module, "_write_shard", write_shard)
     monkeypatch.setattr(documents_module, "read_documents", read_documents)
-    return found
+    return seen
 
 
 def test_a_killed_preparation_resumes_at_its_shard_and_ends_the_same(tmp_path, steps, monkeypatch):
@@ -248,8 +248,8 @@ def test_a_killed_preparation_resumes_at_its_shard_and_ends_the_same(tmp_path, s
     assert [step for step in steps if step.isdigit()] == numbers[7:]
     # One pass for where shards end, and one for the text.
     assert [step for step in steps if not step.isdigit()] == 2 * [f"{number}.jsonl" for number in range(4)]
-    found = killed.facts
-    assert (found["documents"], found["left_out"], found["rejects"]) == (100, {"without text": 4}, {"not text": 4})
+    facts = killed.facts
+    assert (facts["documents"], facts["left_out"], facts["rejects"]) == (100, {"without text": 4}, {"not text": 4})
     assert killed.groups.tolist() == whole.groups.tolist() and sentences_of(killed) == sentences_of(whole)
     files = [{path.name: content(path) for path in (tmp_path / run).rglob("*.*")} for run in ("whole", "killed")]
     assert files[0] == files[1]
@@ -262,16 +262,16 @@ def content(path):
     return json.dumps(Dataset.from_file(str(path)).remove_columns("group").to_dict()).encode()
 
 
-@pytest.mark.parametrize(("later", "how"), [(texts(39), "became shorter"), ([*texts(39), "Pain."], "changed")])
-def test_documents_that_change_while_they_are_read_are_an_error(tmp_path, monkeypatch, later, how):
+@pytest.mark.parametrize(("later", "change"), [(texts(39), "became shorter"), ([*texts(39), "Pain."], "changed")])
+def test_documents_that_change_while_they_are_read_are_an_error(tmp_path, monkeypatch, later, change):
     file, fill = written(tmp_path / "a.jsonl", texts(40)), corpus_module.fill
 
-    def rewritten(*given):
+    def rewritten(*arguments):
         written(file, later)
-        return fill(*given)
+        return fill(*arguments)
 
     monkeypatch.setattr(corpus_module, "fill", rewritten)
-    with pytest.raises(WorkError, match=rf"documents: the input {how} while it was read; run the same command again"):
+    with pytest.raises(WorkError, match=f"documents: the input {change} while it was read; run the same command again"):
         build(tmp_path, file)
     assert not list(tmp_path.rglob("corpus.json"))
 

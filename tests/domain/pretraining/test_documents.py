@@ -31,7 +31,7 @@ def test_a_group_has_one_name_whatever_its_type_and_what_is_missing_is_none(tmp_
     if suffix == "jsonl":
         written(
             file := tmp_path / "a.jsonl",
-            "".join(json.dumps({"text": text, "g": each}) + "\n" for text, each in zip("wxyz", table, strict=True)),
+            "".join(json.dumps({"text": text, "g": group}) + "\n" for text, group in zip("wxyz", table, strict=True)),
         )
     else:
         pd.DataFrame({"text": [*"wxyz"], "g": pd.Series(table, dtype=str if " 7 " in table else float)}).to_parquet(
@@ -57,8 +57,8 @@ def test_notes_of_validation_and_test_patients_are_left_out(tmp_path, suffix, na
         file.write_bytes(gzip.compress(whole) if suffix.endswith(".gz") else whole)
         with pytest.raises(RequestError, match=r"is Parquet and is to be read as blocks; give format = 'parquet'"):
             read(file, format="blocks")  # where splits would not be seen
-    given = {"format": "parquet"} if suffix == "other" else {}
-    assert read(file, id="hadm_id", group="subject_id", **given, **named) == [
+    options = {"format": "parquet"} if suffix == "other" else {}
+    assert read(file, id="hadm_id", group="subject_id", **options, **named) == [
         TextDocument("train", "1", "10"),
         Rejected(NOT_TRAIN, is_fault=False),
         Rejected(NOT_TRAIN, is_fault=False),
@@ -78,9 +78,9 @@ def test_splits_are_found_in_any_record_and_case_and_a_second_column_of_them_is_
     file = written(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     assert texts(file) == ["a"] and texts(written(tmp_path / "b.jsonl", '{"text": "none"}\n')) == ["none"]
     assert texts(written(tmp_path / "c.CSV.GZ", "text,Split\nx,train\ny,test\n")) == ["x"]
-    for given in ({}, {"split": "Split"}):
+    for options in ({}, {"split": "Split"}):
         with pytest.raises(RequestError, match=r"c\.csv: expected one column 'split' \(in any case\), found several"):
-            read(written(tmp_path / "c.csv", "text,split,Split\nx,test,train\n"), **given)
+            read(written(tmp_path / "c.csv", "text,split,Split\nx,test,train\n"), **options)
 
 
 def test_a_blank_line_ends_a_document(tmp_path):

@@ -39,14 +39,14 @@ TOKENIZERS = {
 
 
 def words(tokenizer, text):
-    """The words that the starts make of a text."""
+    """The words of a text by their starts."""
     rules = plain_rules(tokenizer)
     encoding = rules.encode(before_sentences(rules) + text, add_special_tokens=False)
     starts = np.flatnonzero(WordStarts(tokenizer)(np.array(encoding.ids)))
     cut = [*starts.tolist(), len(encoding.ids)]
     shift = len(before_sentences(rules))
-    found = [(encoding.offsets[a][0], encoding.offsets[b - 1][1]) for a, b in pairwise(cut)]
-    return [text[max(start - shift, 0) : end - shift].strip() for start, end in found]
+    spans = [(encoding.offsets[a][0], encoding.offsets[b - 1][1]) for a, b in pairwise(cut)]
+    return [text[max(start - shift, 0) : end - shift].strip() for start, end in spans]
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram", "byte level"])
@@ -103,8 +103,8 @@ def begins_word(ids):
 
 
 def masked(million, seed=0, epoch=0, word_starts=None, **settings):
-    ids, rows, places = million
-    return masker(word_starts, **settings)(ids, uniform_draws(seed, epoch, rows, places))
+    ids, rows, offsets = million
+    return masker(word_starts, **settings)(ids, uniform_draws(seed, epoch, rows, offsets))
 
 
 @pytest.mark.parametrize("word_starts", [None, begins_word])
@@ -146,13 +146,13 @@ def test_whole_words_are_masked_whole_and_those_of_any_length_alike(million):
 @pytest.mark.parametrize("word_starts", [None, begins_word])
 def test_an_item_is_masked_alike_in_any_company(million, word_starts):
     """The number of processes decides which items share a batch; masks must not depend on it."""
-    ids, rows, places = (values[: 40 * LENGTH] for values in million)
+    ids, rows, offsets = (values[: 40 * LENGTH] for values in million)
     rules = masker(word_starts)
-    together = rules(ids, uniform_draws(5, 2, rows, places))[0].reshape(40, LENGTH)
+    together = rules(ids, uniform_draws(5, 2, rows, offsets))[0].reshape(40, LENGTH)
     for item in (0, 7, 39):
-        own = slice(item * LENGTH, (item + 1) * LENGTH)
-        draws = uniform_draws(5, 2, np.full(LENGTH, item), places[own])
-        assert np.array_equal(rules(ids[own], draws)[0], together[item])
+        tokens = slice(item * LENGTH, (item + 1) * LENGTH)
+        draws = uniform_draws(5, 2, np.full(LENGTH, item), offsets[tokens])
+        assert np.array_equal(rules(ids[tokens], draws)[0], together[item])
 
 
 # Sequences
@@ -162,8 +162,8 @@ TOKENIZER, UNIGRAM = train_wordpiece(TEXTS, 90, 40), train_unigram(TEXTS, 90, 40
 
 
 def sequences_of(corpus, tokenizer=TOKENIZER, **settings):
-    given = {"base": "./none", "documents": [{"path": "none.jsonl"}], "max_tokens": 24, **settings}
-    return Sequences(corpus, tokenizer, PretrainSettings.model_validate(given))
+    values = {"base": "./none", "documents": [{"path": "none.jsonl"}], "max_tokens": 24, **settings}
+    return Sequences(corpus, tokenizer, PretrainSettings.model_validate(values))
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +242,7 @@ def test_whole_words_are_masked_by_the_vocabularys_own_marks(corpus, items):
     continues = [piece.startswith("##") and before not in special for before, piece in pairwise(pieces)]
     goes_on = np.flatnonzero(continues) + 1
     assert len(goes_on) > 100
-    assert all((place in masked) == (place - 1 in masked) for place in goes_on)
+    assert all((position in masked) == (position - 1 in masked) for position in goes_on)
 
 
 def test_a_tokenizer_without_a_mask_is_reported(corpus):

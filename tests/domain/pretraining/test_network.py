@@ -1,4 +1,4 @@
-"""The network that training starts from, its new tokens, and its losses beside those of transformers."""
+"""The network that training starts from, its new tokens, and its losses against transformers."""
 
 from typing import Any
 
@@ -73,8 +73,8 @@ def written(folder, kind):
 
 
 def settings_of(base, **settings):
-    given = {"base": base, "documents": [{"path": "none.jsonl"}], "max_tokens": 32, **settings}
-    return PretrainSettings.model_validate(given)
+    values = {"base": base, "documents": [{"path": "none.jsonl"}], "max_tokens": 32, **settings}
+    return PretrainSettings.model_validate(values)
 
 
 def started(tmp_path, kind, **settings):
@@ -94,8 +94,8 @@ def test_heads_of_the_base_stay_and_a_missing_one_is_announced_and_starts_fresh_
     tmp_path, capsys, kind, missing
 ):
     network, _ = started(tmp_path, kind)
-    said = capsys.readouterr().err
-    assert [name for name in ("masked words", "next sentences") if f"no whole head for {name}" in said] == missing
+    printed = capsys.readouterr().err
+    assert [name for name in ("masked words", "next sentences") if f"no whole head for {name}" in printed] == missing
     if not missing:
         expected = BertForPreTraining.from_pretrained(tmp_path / "base").state_dict()
         assert all(torch.equal(tensor, expected[name]) for name, tensor in network.state_dict().items())
@@ -277,7 +277,7 @@ def network_of(kind, vocabulary=50):
 
 
 def batch_of(rows=3, tokens=9):
-    """Inputs with padding, masked places in all rows but the last, and what transformers calls the labels."""
+    """Inputs with padding, masked positions in all rows but the last, and what transformers calls the labels."""
     generator = np.random.default_rng(0)
     mask = np.arange(tokens) < np.array([tokens, tokens - 2, tokens - 4])[:, None]
     ids = np.where(mask, generator.integers(5, 50, (rows, tokens)), 1)
@@ -298,23 +298,23 @@ def batch_of(rows=3, tokens=9):
 
 
 def gradients(network):
-    return {name: each.grad.clone() for name, each in network.named_parameters() if each.grad is not None}
+    return {name: weight.grad.clone() for name, weight in network.named_parameters() if weight.grad is not None}
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta", "camembert", "mpnet", "distilbert"])
 def test_losses_and_gradients_are_those_of_transformers(kind):
-    """Against transformers' own loss, whose head is computed at every place, in float64."""
+    """Against transformers' own loss, whose head is computed at every position, in float64."""
     network = network_of(kind)
     inputs, labels = batch_of()
     objectives = ["mlm", "nsp"] if kind == "bert" else ["mlm"]
-    loss = sum(each.mean() for each in losses(Pretraining(network, objectives)(inputs), inputs).values())
+    loss = sum(values.mean() for values in losses(Pretraining(network, objectives)(inputs), inputs).values())
     loss.backward()
     ours = gradients(network)
     network.zero_grad()
-    given = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+    arguments = {name: inputs[name] for name in ("input_ids", "attention_mask")}
     if kind == "bert":
-        given |= {"token_type_ids": inputs["token_type_ids"], "next_sentence_label": inputs["is_random"]}
-    theirs = network(**given, labels=labels).loss
+        arguments |= {"token_type_ids": inputs["token_type_ids"], "next_sentence_label": inputs["is_random"]}
+    theirs = network(**arguments, labels=labels).loss
     theirs.backward()
     assert loss.item() == pytest.approx(theirs.item(), rel=1e-6)
     torch.testing.assert_close(ours, gradients(network), rtol=1e-9, atol=1e-12)

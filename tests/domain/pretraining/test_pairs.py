@@ -17,7 +17,7 @@ def chosen(corpus, name="documents"):
 
 
 def document_of(corpus, starts):
-    """The document of each place in the tokens, read back from the corpus alone."""
+    """The document of each position of the tokens, from the corpus only."""
     return np.searchsorted(corpus.sentence_starts[corpus.document_starts], starts, side="right") - 1
 
 

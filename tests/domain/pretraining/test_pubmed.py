@@ -1,4 +1,4 @@
-"""XML of PubMed and PubMed Central; PubMed's revisions beside a plain replay of its files."""
+"""XML of PubMed and PubMed Central; PubMed's revisions against a plain replay of its files."""
 
 import random
 import tracemalloc
@@ -83,8 +83,8 @@ def test_any_history_ends_as_if_it_were_replayed(tmp_path, seed):
     draw, alive = random.Random(seed), dict[tuple[int, int], str]()
     for file in range(6):
         elements = []
-        for place in range(10):
-            number, version, title = draw.randint(1, 8), draw.choice([1, 1, 1, 2, 3]), f"{file} {place}."
+        for position in range(10):
+            number, version, title = draw.randint(1, 8), draw.choice([1, 1, 1, 2, 3]), f"{file} {position}."
             elements.append(citation(number, title, version=version))
             alive[number, version] = title
         gone = draw.sample(range(1, 9), 2)
@@ -180,8 +180,8 @@ def test_an_entity_reads_no_file_asks_no_host_and_cannot_multiply(tmp_path):
         entity = f'<!DOCTYPE article [<!ENTITY x SYSTEM "{target}">]>'
         assert faults(written(tmp_path / "a.xml", entity + article("<p>A &x; b.</p>"))) == [(1, "broken XML")]
     laughs = '<!ENTITY a0 "ha">' + "".join(f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, 10))
-    (found,) = read(written(tmp_path / "a.xml", f"<!DOCTYPE article [{laughs}]>" + article("<p>&a9;</p>")))
-    assert isinstance(found, Rejected) and "amplification" in found.detail  # it would be a text of 2 GB
+    (document,) = read(written(tmp_path / "a.xml", f"<!DOCTYPE article [{laughs}]>" + article("<p>&a9;</p>")))
+    assert isinstance(document, Rejected) and "amplification" in document.detail  # it would be a text of 2 GB
 
 
 def test_an_article_without_an_end_is_not_held_whole_and_a_long_collection_is_read(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""A tiny BERT learns toy notes, in which a patient has one illness; held-out metrics beside those by hand."""
+"""A tiny BERT learns toy notes, in which a patient has one illness; held-out metrics against sums by hand."""
 
 import json
 import math
@@ -49,7 +49,7 @@ WHOLE_WORDS = {"masking": {"whole_words": True}}
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         ({"objectives": ["mlm", "mlm"]}, "objectives: expected each once, found mlm, mlm"),
         ({"masking": {"mask": 0.9, "random": 0.2}}, "to make at most 1, found 0.9 and 0.2"),
@@ -61,9 +61,9 @@ WHOLE_WORDS = {"masking": {"whole_words": True}}
         ({"documents": [{"path": "a", "format": "blocks", "text": "t"}]}, "without effect, because only tables"),
     ],
 )
-def test_what_cannot_be_or_has_no_effect_is_reported(given, message):
+def test_what_cannot_be_or_has_no_effect_is_reported(options, message):
     with pytest.raises(ValidationError, match=message):
-        PretrainSettings.model_validate({"base": "./model", "documents": [{"path": "notes.jsonl"}], **given})
+        PretrainSettings.model_validate({"base": "./model", "documents": [{"path": "notes.jsonl"}], **options})
 
 
 def note(generator):
@@ -74,36 +74,36 @@ def note(generator):
 
 
 @pytest.fixture(scope="module")
-def given(tmp_path_factory):
+def settings(tmp_path_factory):
     generator, file = np.random.default_rng(0), tmp_path_factory.mktemp("notes") / "notes.jsonl"
     rows = [{"text": note(generator), "patient": int(number // 2)} for number in range(120)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return {**SETTINGS, "documents": [{"path": str(file), "group": "patient"}]}
 
 
-def pretrain(folder, given, cache=None, **more):
+def pretrain(folder, settings, cache=None, **more):
     (folder / "output").mkdir(parents=True, exist_ok=True)
     context = StageContext(folder / "output", Cache(cache or folder / "cache"))
-    return run(PretrainSettings.model_validate({**given, **more}), context)
+    return run(PretrainSettings.model_validate({**settings, **more}), context)
 
 
-def test_two_processes_that_share_an_evaluation_find_what_one_does(given, tmp_path, evaluated_twice):
-    found = evaluated_twice("domain.pretraining.train")
-    pretrain(tmp_path, given, epochs=1)
-    [(alone, shared)] = found
+def test_two_processes_that_share_an_evaluation_find_what_one_does(settings, tmp_path, evaluated_twice):
+    metrics_of_both = evaluated_twice("domain.pretraining.train")
+    pretrain(tmp_path, settings, epochs=1)
+    [(alone, shared)] = metrics_of_both
     assert shared == pytest.approx(alone, rel=1e-5) and alone["mlm_loss"] > 0
 
 
-def looks(folder):
+def evaluations(folder):
     lines = map(json.loads, (folder / "output/metrics.jsonl").read_text().splitlines())
     return [line for line in lines if "log_likelihood" in line]
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory, given):
+def trained(tmp_path_factory, settings):
     """The folder of a training, and its metrics."""
     folder = tmp_path_factory.mktemp("trained")
-    return folder, pretrain(folder, given, **WHOLE_WORDS)
+    return folder, pretrain(folder, settings, **WHOLE_WORDS)
 
 
 def test_it_learns_and_shows_before_and_after(trained):
@@ -114,33 +114,33 @@ def test_it_learns_and_shows_before_and_after(trained):
     assert metrics["before/mlm_loss"] == pytest.approx(np.log(120), abs=0.3)  # it knows nothing
     assert metrics["mlm_loss"] < 0.8 * metrics["before/mlm_loss"]
     assert metrics["mlm_accuracy"] > metrics["before/mlm_accuracy"] + 0.1
-    seen = looks(folder)
-    best = max(seen, key=lambda look: look["log_likelihood"])
-    assert len(seen) == 4
+    evaluated = evaluations(folder)
+    best = max(evaluated, key=lambda line: line["log_likelihood"])
+    assert len(evaluated) == 4
     assert metrics["best_step"] == best["step"] and metrics["mlm_loss"] == best["mlm_loss"]
     written = {path.name for path in (folder / "output").iterdir()} - {"work"}
     assert written == {"corpus.json", "metrics.jsonl", "model", "rejects.jsonl"}
 
 
-def test_documents_are_prepared_on_the_engine_of_the_stage(given, tmp_path):
+def test_documents_are_prepared_on_the_engine_of_the_stage(settings, tmp_path):
     nowhere = Engine(engine="ray://127.0.0.1:9")  # a cluster that does not answer
     with pytest.raises(RequestError, match=r"engine: expected (a )?Ray"):
         run(
-            PretrainSettings.model_validate(given),
+            PretrainSettings.model_validate(settings),
             StageContext(tmp_path, Cache(tmp_path / "cache"), engine=nowhere),
         )
 
 
-def test_the_model_can_be_trained_on(trained, given, tmp_path):
+def test_the_model_can_be_trained_on(trained, settings, tmp_path):
     """Short sequences first and long ones after them are two stages."""
     folder, metrics = trained
     more = {"base": str(folder / "output/model"), "max_tokens": 48, "epochs": 1, "learning_rate": 1e-3}
-    onward = pretrain(tmp_path, given, folder / "cache", **more)
+    onward = pretrain(tmp_path, settings, folder / "cache", **more)
     assert onward["before/mlm_loss"] < 0.75 * metrics["before/mlm_loss"]
     assert len(list((folder / "cache").rglob("corpus.json"))) == 1  # prepared once
 
 
-def test_stopped_and_resumed_it_ends_with_the_same_bytes(trained, given, tmp_path, monkeypatch):
+def test_stopped_and_resumed_it_ends_with_the_same_bytes(trained, settings, tmp_path, monkeypatch):
     whole, expected = trained
     update = Training._update
 
@@ -152,8 +152,8 @@ def test_stopped_and_resumed_it_ends_with_the_same_bytes(trained, given, tmp_pat
     with monkeypatch.context() as stopping:
         stopping.setattr(Training, "_update", stopped_in_the_last_epoch)
         with pytest.raises(Stopped):
-            pretrain(tmp_path, given, **WHOLE_WORDS)
-    metrics = pretrain(tmp_path, given, **WHOLE_WORDS)
+            pretrain(tmp_path, settings, **WHOLE_WORDS)
+    metrics = pretrain(tmp_path, settings, **WHOLE_WORDS)
     untimed = {name for name in metrics if name != "train_seconds"}
     assert {name: metrics[name] for name in untimed} == {name: expected[name] for name in untimed}
     for file in (whole / "output/model").iterdir():
@@ -161,10 +161,10 @@ def test_stopped_and_resumed_it_ends_with_the_same_bytes(trained, given, tmp_pat
 
 
 @pytest.mark.parametrize(("objective", "held_out_share"), [("mlm", 0.0), ("nsp", 0.2)])
-def test_one_objective_alone_with_the_last_weights_and_new_tokens(tmp_path, given, objective, held_out_share):
+def test_one_objective_alone_with_the_last_weights_and_new_tokens(tmp_path, settings, objective, held_out_share):
     more = {"held_out_share": held_out_share, "new_tokens": ["hyperkalemia"], "protected_tokens": ["[NAME]"]}
-    metrics = pretrain(tmp_path, given, objectives=[objective], keep="last", epochs=1, **more)
-    assert not looks(tmp_path) and "best_step" not in metrics
+    metrics = pretrain(tmp_path, settings, objectives=[objective], keep="last", epochs=1, **more)
+    assert not evaluations(tmp_path) and "best_step" not in metrics
     scored = {name.split("_")[0] for name in metrics if not name.startswith(("before", "log"))}
     assert scored == ({"train", objective} if held_out_share else {"train"})
     if held_out_share:
@@ -174,8 +174,8 @@ def test_one_objective_alone_with_the_last_weights_and_new_tokens(tmp_path, give
 
 
 @pytest.fixture(scope="module")
-def task(random_corpus, given, tmp_path_factory):
-    corpus, settings = random_corpus(60, (2, 7), (2, 9), vocabulary=(6, 40)), PretrainSettings.model_validate(given)
+def task(random_corpus, settings, tmp_path_factory):
+    corpus, settings = random_corpus(60, (2, 7), (2, 9), vocabulary=(6, 40)), PretrainSettings.model_validate(settings)
     network, tokenizer = start_network(settings, Cache(tmp_path_factory.mktemp("cache")))
     model = Pretraining(network, settings.objectives).double().eval()
     text = Text(corpus, corpus.groups >= 0)
@@ -189,7 +189,7 @@ def gradient(task, pieces, epoch):
     task.model.zero_grad()
     for batch in batches:
         sum(total / counts[name] for name, total in task.loss(task.model, batch).items()).backward()
-    return {name: each.grad.clone() for name, each in task.model.named_parameters() if each.grad is not None}
+    return {name: weight.grad.clone() for name, weight in task.model.named_parameters() if weight.grad is not None}
 
 
 @pytest.mark.parametrize("processes", [2, 3])
@@ -222,8 +222,8 @@ class Guesser(nn.Module):
 
 
 def held_out(random_corpus, documents, **settings):
-    given = {"base": "./none", "documents": [{"path": "none.jsonl"}], "max_tokens": 24, "precision": "fp32", **settings}
-    valid = PretrainSettings.model_validate(given)
+    values = {"base": "./none", "documents": [{"path": "none.jsonl"}], "max_tokens": 24, "precision": "fp32"}
+    valid = PretrainSettings.model_validate(values | settings)
     corpus = random_corpus(documents, sentences=(2, 9), tokens=(2, 9), vocabulary=(6, WORDS), seed=4)
     items = draw_items(Text(corpus, corpus.groups >= 0), valid, SEED, epoch=0)
     return HeldOut(items, Sequences(corpus, TOKENIZER, valid), valid, ComputePrecision.FP32)

@@ -16,7 +16,7 @@ def sentences(text):
 
 
 def marked(file):
-    """The text of each document of a sample, and its sentences as they were marked by hand."""
+    """The text of each document of a sample, and its sentences by hand."""
     documents = []
     for document in file.read_text(encoding="utf-8").split("== ")[1:]:
         lines = [line.replace("⏎", "\n") for line in document.strip("\n").split("\n")[1:]]

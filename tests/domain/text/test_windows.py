@@ -1,4 +1,4 @@
-"""Windows beside windows cut by hand, and streams in blocks."""
+"""Windows against windows cut by hand, and streams in blocks."""
 
 from itertools import islice
 

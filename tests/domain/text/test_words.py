@@ -29,7 +29,7 @@ def test_words_are_those_found_by_hand(text, expected):
 
 
 def test_words_of_scripts_without_spaces_are_grapheme_clusters():
-    """Chinese, Japanese, Thai, Lao and Khmer beside the clusters that the package `regex` finds."""
+    """Chinese, Japanese, Thai, Lao and Khmer against the clusters of the package `regex`."""
     text = "患者有𠮷氏症。 パーキンソン病のｶﾞﾝ、か\u3099ん ผู้ป่วยเป็นเบาหวานน้ำหนัก ຜູ້ປ່ວຍ ជំងឺទឹកនោមផ្អែម"
     assert [text[start:end] for start, end in word_spans(text)] == [
         cluster for cluster in regex.findall(r"\X", text) if cluster.strip()

@@ -57,7 +57,7 @@ def random_document(draw, name, alphabet=ALPHABET, broken=True):
 
 def round_trip(folder, name, documents, rejects=None):
     path = folder / f"documents{SUFFIXES[name]}"
-    write_documents(path, documents, name, rejects)
+    write_documents(path, documents, name, rejects, overwrite=True)
     assert format_of(path) == name
     return list(read_documents(path))
 
@@ -156,7 +156,7 @@ def test_conll_holds_the_words_and_entities_of_every_document(tmp_path, name):
     for document, copy in zip(documents, back, strict=True):
         tokens = [[copy.text[start:end] for start, end in sentence] for sentence in copy.sentences]
         assert tokens == [[document.text[start:end] for start, end in sentence] for sentence in document.sentences]
-        assert places(copy) == places(document)
+        assert offsets_of(copy) == offsets_of(document)
     again = tmp_path / f"again{SUFFIXES[name]}"
     write_documents(again, back, name)
     assert again.read_bytes() == (tmp_path / f"documents{SUFFIXES[name]}").read_bytes()
@@ -178,7 +178,7 @@ def words_document(draw, name):
     return Document(name, text, tuple(entities), sentences=tuple(sentences))
 
 
-def places(document):
+def offsets_of(document):
     """Entities by the numbers of their first and last token."""
     tokens = [token for sentence in document.sentences for token in sentence]
     starts, ends = [start for start, _ in tokens], [end for _, end in tokens]
@@ -198,8 +198,8 @@ def test_real_documents_survive_every_format(tmp_path, path, monkeypatch):
             bare(document) for document in documents
         ]
     back = round_trip(tmp_path, "conll-iobes", documents)
-    assert [(document.text, places(document)) for document in back] == [
-        (document.text, places(document)) for document in documents
+    assert [(document.text, offsets_of(document)) for document in back] == [
+        (document.text, offsets_of(document)) for document in documents
     ]
 
 

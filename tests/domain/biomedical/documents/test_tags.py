@@ -10,10 +10,10 @@ from seqeval.scheme import IOB2, IOBES, Entities
 
 from domain.biomedical.documents.tags import (
     TokenSpan,
-    illegal_places,
+    illegal_positions,
     is_tag,
     labels,
-    rewritten,
+    normalize_tags,
     scheme_of_tags,
     spans_of,
     tags_of,
@@ -45,7 +45,7 @@ def test_opened_and_unopened_spans_are_those_of_seqevals_lenient_mode_and_give_t
         lenient = [(start, end + 1, name) for name, start, end in get_entities(tags)]
         assert sorted(opened + unopened) == lenient, tags
         assert tags_of(opened, len(tags), unopened=unopened) == tags
-        assert bool(illegal_places(tags)) == bool(unopened)
+        assert bool(illegal_positions(tags)) == bool(unopened)
         legal += not unopened
     assert 100 < legal < 1900
 
@@ -55,7 +55,7 @@ def test_illegal_positions_are_those_found_by_hand():
     iobes = {"B-X O": [1], "B-X I-X": [1], "S-X E-X": [1], "B-X I-X E-X S-X O B-Y E-Y": [], "B-X E-Y": [1], "": []}
     for scheme, cases in (("IOB2", iob2), ("IOBES", iobes)):
         for tags, positions in cases.items():
-            assert illegal_places(tags.split(), scheme) == positions
+            assert illegal_positions(tags.split(), scheme) == positions
 
 
 @pytest.mark.parametrize("scheme", ["IOB2", "IOBES"])
@@ -65,7 +65,7 @@ def test_tags_give_their_spans_back(scheme):
         borders = sorted(draw.sample(range(20), 6))
         spans = [TokenSpan(*pair, draw.choice(["X", ""])) for pair in zip(borders[::2], borders[1::2], strict=True)]
         tags = tags_of(spans, 20, scheme)
-        assert not illegal_places(tags, scheme)
+        assert not illegal_positions(tags, scheme)
         assert spans_of(tags, scheme) == spans
 
 
@@ -112,8 +112,8 @@ def test_iob1_and_bilou_are_recognised_and_have_the_same_spans(types):
         bilou = [[tag.replace("E", "L").replace("S", "U") for tag in tags_of(listed, 12, "IOBES")] for listed in spans]
         schemes[scheme_of_tags(in_a_row(iob1)), scheme_of_tags(in_a_row(bilou))] += any(spans)
         if any(spans):
-            assert [spans_of(rewritten(tags, "IOB1")) for tags in iob1] == spans
-            assert [spans_of(rewritten(tags, "BILOU"), "IOBES") for tags in bilou] == spans
+            assert [spans_of(normalize_tags(tags, "IOB1")) for tags in iob1] == spans
+            assert [spans_of(normalize_tags(tags, "BILOU"), "IOBES") for tags in bilou] == spans
     assert set(+schemes) == {("IOB1", "BILOU")}
     assert scheme_of_tags(["O", "I-X", "O", "B-X"]) == "IOB2"  # with a mistake, for B does not divide here
     for tags, scheme in {"O I-X B-X": "IOB1", "B-X I-X": "IOB2", "O O": "IOB2", "B-X E-X U-X": "IOBES"}.items():

@@ -1,4 +1,4 @@
-"""Checks of annotated files: what is good, what is doubtful, and what cannot be trained on, each with its place."""
+"""Checks of annotated files: the severity of each finding, and the places of faults."""
 
 import json
 from pathlib import Path
@@ -25,8 +25,8 @@ def written(*documents, name="jsonl"):
     return "".join(map(writer_of(name).rendered, documents))
 
 
-def spans(*places):
-    return tuple(Entity(*place, "X") for place in places)
+def spans(*offsets):
+    return tuple(Entity(*span, "X") for span in offsets)
 
 
 def numbered(letter, count, more=""):
@@ -100,9 +100,9 @@ def test_what_is_wrong_is_counted_with_its_place(tmp_path, name, content, findin
     files = {split: tmp_path / split for split in content}
     for split, path in files.items():
         path.write_text(content[split])
-    found = next(each for each in check(files, name) if each.check == finding)
-    assert (found.severity, list(found.counts.values())) == (severity, counts)
-    assert shown.format(**files) in found.summary
+    result = next(entry for entry in check(files, name) if entry.check == finding)
+    assert (result.severity, list(result.counts.values())) == (severity, counts)
+    assert shown.format(**files) in result.summary
 
 
 def test_shared_and_repeated_sentences_and_documents_are_named_by_line(tmp_path):
@@ -110,15 +110,15 @@ def test_shared_and_repeated_sentences_and_documents_are_named_by_line(tmp_path)
     files["train"].write_text(conll("a b/B-X", "c", "a b/B-X"))
     files["dev"].write_text(conll("d", "c"))
     files["test"].write_text(conll("c/B-X"))
-    found = {each.check: each for each in check(files, "conll")}
+    findings = {finding.check: finding for finding in check(files, "conll")}
     train, dev, test = map(str, files.values())
-    assert found["duplicates"].examples == {"a sentence": f"{train}, line 1 and {train}, line 6"}
-    assert found["leaks train/dev"].examples == {"a sentence": f"{train}, line 4 and {dev}, line 3"}
-    assert found["leaks dev/test"].examples == {"a sentence": f"{dev}, line 3 and {test}, line 1"}
+    assert findings["duplicates"].examples == {"a sentence": f"{train}, line 1 and {train}, line 6"}
+    assert findings["leaks train/dev"].examples == {"a sentence": f"{train}, line 4 and {dev}, line 3"}
+    assert findings["leaks dev/test"].examples == {"a sentence": f"{dev}, line 3 and {test}, line 1"}
     for split in ("train", "test"):
         files[split].write_text(written(Document(split, "One. Two.")))
-    found = {each.check: each for each in check({"train": files["train"], "test": files["test"]}, "jsonl")}
-    assert [place.as_json() for place in found["leaks train/test"].places[-2:]] == [
+    findings = {finding.check: finding for finding in check({"train": files["train"], "test": files["test"]}, "jsonl")}
+    assert [example.as_json() for example in findings["leaks train/test"].places[-2:]] == [
         {"kind": "a document", "file": str(files[split]), "line": 1, "group": 1} for split in ("train", "test")
     ]
 
@@ -144,8 +144,9 @@ def test_every_kind_of_finding_has_file_line_document_span_and_text(tmp_path):
     rows.append({"id": "c", "text": "Lung bald toes", "entities": WRONG})
     path = tmp_path / "a.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)) + '\n{"id": "d"}\n')
-    findings = {each.check: each for each in check({"train": path})}
-    first = [(each.kind, each.start, each.end, each.text) for each in findings["spans"].places if each.record == "a"]
+    findings = {finding.check: finding for finding in check({"train": path})}
+    of_a = [fault for fault in findings["spans"].places if fault.record == "a"]
+    first = [(fault.kind, fault.start, fault.end, fault.text) for fault in of_a]
     assert first == [
         ("white space at the ends, which is trimmed", 0, 5, "Lung "),
         ("given twice, which counts once", 0, 4, "Lung"),
@@ -154,8 +155,8 @@ def test_every_kind_of_finding_has_file_line_document_span_and_text(tmp_path):
         ("ends inside a word", 5, 7, "ba"),
         ("nested or overlaps", 10, 14, "toes"),
     ]
-    assert {(each.file, each.line) for each in findings["spans"].places if each.record == "b"} == {(str(path), 2)}
-    wrong = [each[:6] for each in findings["spans"].places if each.record == "c"]
+    assert {(fault.file, fault.line) for fault in findings["spans"].places if fault.record == "b"} == {(str(path), 2)}
+    wrong = [fault[:6] for fault in findings["spans"].places if fault.record == "c"]
     assert wrong == [
         ("an entity whose text is not at its offsets", str(path), 3, "c", 1, 5),
         ("an entity with offsets that cannot be", str(path), 3, "c", 9, 99),
@@ -165,15 +166,15 @@ def test_every_kind_of_finding_has_file_line_document_span_and_text(tmp_path):
     (line,) = (line for line in report(list(findings.values())) if " ends inside a word: " in line)
     assert line.endswith(f' ends inside a word: {path}, line 1, a, 5 to 7 "ba"')
     with sensitive_data():
-        places = [each for found in check({"train": path}) for each in found.places]
-    assert places and not any(each.text for each in places)
-    assert {each.record for each in places} == {"(withheld)", ""}
+        faults = [fault for finding in check({"train": path}) for fault in finding.places]
+    assert faults and not any(fault.text for fault in faults)
+    assert {fault.record for fault in faults} == {"(withheld)", ""}
 
 
 def test_mentions_in_the_place_of_types_are_found(tmp_path):
     (tmp_path / "a.tsv").write_text(conll(*(f"Drug/B-a{n} helps" for n in range(20))))
-    found = next(each for each in check({"train": tmp_path / "a.tsv"}) if each.check == "types")
-    assert found.severity == "fail" and "20 types of 20 entities: mentions seem to stand in the" in found.summary
+    types = next(finding for finding in check({"train": tmp_path / "a.tsv"}) if finding.check == "types")
+    assert types.severity == "fail" and "20 types of 20 entities: mentions seem to stand in the" in types.summary
 
 
 def test_good_data_is_good_and_a_file_without_a_sentence_is_refused(tmp_path):
@@ -181,7 +182,7 @@ def test_good_data_is_good_and_a_file_without_a_sentence_is_refused(tmp_path):
     files["train"].write_text(conll(*numbered("word", 60, " aspirin/B-C")))
     files["test"].write_text(conll("other aspirin/B-C"))
     findings = check(files)
-    assert {each.check: each.severity for each in findings if each.severity != "good"} == {}
+    assert {finding.check: finding.severity for finding in findings if finding.severity != "good"} == {}
     assert overall(findings) == "good"
     (tmp_path / "a.jsonl").write_text(written(Document("1", "")))
     with pytest.raises(RequestError, match="expected sentences, found none"):
@@ -193,8 +194,8 @@ def test_lengths_are_measured_against_the_windows_of_a_training(tiny_bert, tmp_p
     for positions in (40, 512, None):
         read = (load_tokenizer(tiny_bert), positions)
         monkeypatch.setattr("bertrelay.model.heads.read_tokenizer", lambda _, read=read: read)
-        found = {each.check: each for each in check({"train": tmp_path / "train.tsv"}, model="any")}
-        assert f"longer than the {254 if positions != 40 else 38} that" in found["tokens in a sentence"].summary
+        findings = {finding.check: finding for finding in check({"train": tmp_path / "train.tsv"}, model="any")}
+        assert f"longer than the {254 if positions != 40 else 38} that" in findings["tokens in a sentence"].summary
 
 
 def test_files_become_splits_by_name_or_by_order():
@@ -212,8 +213,8 @@ def test_files_become_splits_by_name_or_by_order():
 def test_the_leaks_of_ncbi_disease_are_the_known_ones():
     folder = NER / "ncbi-disease"
     findings = check({"train": folder / "train.tsv", "dev": folder / "devel.tsv", "test": folder / "test.tsv"})
-    found = {each.check: each for each in findings}
-    assert found["leaks train/dev"].counts["sentences"] == 5
-    assert found["leaks train/test"].counts["sentences"] == 1
-    assert found["tags"].severity == "good"
-    assert "Disease 960" in found["types"].summary
+    by_check = {finding.check: finding for finding in findings}
+    assert by_check["leaks train/dev"].counts["sentences"] == 5
+    assert by_check["leaks train/test"].counts["sentences"] == 1
+    assert by_check["tags"].severity == "good"
+    assert "Disease 960" in by_check["types"].summary

@@ -1,4 +1,4 @@
-"""Decoding and the CRF beside an enumeration of all sequences of tags."""
+"""Decoding and the CRF against an enumeration of all tag sequences."""
 
 from itertools import pairwise, product
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from domain.biomedical.documents.tags import illegal_places
+from domain.biomedical.documents.tags import illegal_positions
 from domain.biomedical.documents.tags import spans_of as spans_of_tags
 from domain.biomedical.ner.decoding import Chain, LabelSet, marginals, span_probabilities, viterbi
 from domain.biomedical.ner.model import LinearChain, WordSequences
@@ -31,7 +31,7 @@ def drawn(labels, seed, trained):
 def legal_sequences(words, labels):
     """Every legal sequence of a sentence, legality as `domain.biomedical.documents.tags` has it."""
     sequences = product(range(len(labels)), repeat=words)
-    return [tags for tags in sequences if not illegal_places([labels.tags[tag] for tag in tags], labels.scheme)]
+    return [tags for tags in sequences if not illegal_positions([labels.tags[tag] for tag in tags], labels.scheme)]
 
 
 def all_sequences(emissions, chain, labels):

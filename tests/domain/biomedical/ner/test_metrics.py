@@ -1,4 +1,4 @@
-"""Metrics of entities beside those of seqeval, and pairs of entities beside pairs by hand."""
+"""Metrics of entities against seqeval, and pairs of entities against pairs by hand."""
 
 import random
 from collections import Counter
@@ -104,7 +104,7 @@ def test_right_ones_are_reported_in_the_order_of_the_predictions():
 
 
 def test_marked_verdicts_are_the_counted_kinds_of_pairs():
-    """Random entities of words of many lengths; those of the page are characters, and those that are counted words."""
+    """Random entities: in characters as pages have them, in words as metrics count them."""
     draw = random.Random(3)
     seen = Counter()
     for _ in range(300):

@@ -1,4 +1,4 @@
-"""The folder of a tagger and its subwords beside transformers; damaged folders are refused."""
+"""The folder and subwords of a tagger against transformers; damaged folders are errors."""
 
 import json
 import shutil
@@ -6,8 +6,8 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from asked_texts import cut, edit, remove_padding, start_tagger
 from safetensors.torch import load_file
+from synthetic_questions import cut, edit, remove_padding, start_tagger
 from transformers import (
     AutoModelForTokenClassification,
     AutoTokenizer,
@@ -18,7 +18,7 @@ from transformers import (
 
 from bertrelay.errors import RequestError
 from bertrelay.model.tokenizer import load_tokenizer, save_tokenizer
-from domain.biomedical.documents.tags import illegal_places
+from domain.biomedical.documents.tags import illegal_positions
 from domain.biomedical.ner.decoding import LabelSet, viterbi
 from domain.biomedical.ner.model import EntityModel, load_model, save_model
 from domain.biomedical.ner.subwords import WordSplitter
@@ -144,7 +144,7 @@ def test_tags_that_are_missing_or_of_no_entity_are_never_predicted(tiny_bert, tm
     assert f"the tags {', '.join(others)} are of no entity, and count as O" in capsys.readouterr().err
     surest = np.eye(len(names))  # each tag is the best of one word
     predicted = [model.labels.tags[tag] for tag in viterbi(surest, np.array([len(names)]), model.chain)]
-    assert set(predicted) <= {*names} - {*others} and not illegal_places(predicted, model.labels.scheme)
+    assert set(predicted) <= {*names} - {*others} and not illegal_positions(predicted, model.labels.scheme)
 
 
 @pytest.mark.parametrize(

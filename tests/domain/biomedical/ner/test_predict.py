@@ -1,4 +1,4 @@
-"""Tagging of texts and documents as streams and in blocks; long sentences beside a loop over their windows."""
+"""Tagging of texts and documents as streams and in blocks; long sentences against a loop over their windows."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from asked_texts import start_tagger
+from synthetic_questions import start_tagger
 
 from bertrelay.errors import RequestError
 from domain.biomedical import EntityTagger
@@ -39,22 +39,22 @@ def tag(model):
     return lambda texts, **options: list(EntityTagger(model).pipe(texts, precision="fp32", **options))
 
 
-def places(document):
+def spans_of(document):
     return [(entity.start, entity.end, entity.type) for entity in document.entities]
 
 
 def test_a_text_a_list_and_an_iterator_have_the_same_entities(model):
     tagger, texts = EntityTagger(model), [LONG, "", "gout of BRCA1", NEVER_ENDING]
     documents = tagger(texts, precision="fp32")
-    expected = [places(document) for document in documents]
+    expected = [spans_of(document) for document in documents]
     for document in documents:
-        assert [entity.text for entity in document.entities] == [document.text[s:e] for s, e, _ in places(document)]
-    assert places(tagger(LONG, precision="fp32")) == expected[0]
+        assert [entity.text for entity in document.entities] == [document.text[s:e] for s, e, _ in spans_of(document)]
+    assert spans_of(tagger(LONG, precision="fp32")) == expected[0]
     stream, read = tagger(iter(texts), precision="fp32"), []
-    assert places(next(stream)) == expected[0] and [places(document) for document in stream] == expected[1:]
+    assert spans_of(next(stream)) == expected[0] and [spans_of(document) for document in stream] == expected[1:]
     pairs = tagger.pipe((read.append(text) or text for text in texts), batch_size=2, precision="fp32")
-    assert places(next(pairs)) == expected[0] and len(read) == 2
-    assert [places(document) for document in pairs] == expected[1:]
+    assert spans_of(next(pairs)) == expected[0] and len(read) == 2
+    assert [spans_of(document) for document in pairs] == expected[1:]
     with pytest.raises(RequestError, match="batch_size"):
         next(tagger.pipe(texts, batch_size=0))
     with pytest.raises(RequestError, match="expected a list of texts, found one string"):
@@ -99,11 +99,11 @@ def test_neither_batches_nor_blocks_nor_neighbours_change_entities(tag, model):
     texts = [*CORNERS, LONG, NEVER_ENDING]
     expected = tag(texts)
     for others in (tag(texts, batch_tokens=40), tag(texts[::-1])[::-1]):
-        assert list(map(places, others)) == list(map(places, expected))
+        assert list(map(spans_of, others)) == list(map(spans_of, expected))
     documents = [Document("x", text) for text in texts]
     for words in (1, 50):
         tagged = EntityTagger(model).tag_documents(documents, precision="fp32", block_words=words)
-        assert list(map(places, tagged)) == list(map(places, expected))
+        assert list(map(spans_of, tagged)) == list(map(spans_of, expected))
 
 
 def test_documents_that_come_as_tokens_keep_them(model):

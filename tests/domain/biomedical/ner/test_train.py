@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 import torch
-from asked_texts import MENTIONS, PLAIN, start_tagger, stopped_and_resumed
 from device_waits import waits_in_steps
 from pydantic import ValidationError
 from seqeval.metrics import classification_report
 from seqeval.scheme import IOB2
+from synthetic_questions import MENTIONS, PLAIN, start_tagger, stopped_and_resumed
 
 from bertrelay.cache import Cache
 from bertrelay.device import ComputePrecision

@@ -1,4 +1,4 @@
-"""Checks of questions: what is good, what is doubtful and what will not do; on the command line too."""
+"""Checks of questions: the severity of each finding, in Python and on the command line."""
 
 import json
 
@@ -23,7 +23,7 @@ def good(name, count=5):
     ]
 
 
-def asked(name, *answers, **more):
+def squad_question(name, *answers, **more):
     golds = [{"text": text, "answer_start": start} for text, start in answers]
     return {"id": name, "question": f"What of {name}?", "answers": golds, **more}
 
@@ -42,14 +42,14 @@ def squad(tmp_path):
 def written(tmp_path):
     def write(**splits):
         for split, questions in splits.items():
-            write_questions(tmp_path / f"{split}.jsonl", questions)
+            write_questions(tmp_path / f"{split}.jsonl", questions, overwrite=True)
         return {split: tmp_path / f"{split}.jsonl" for split in splits}
 
     return write
 
 
 def finding(files, check, **more):
-    return next(each for each in check_questions(files, **more) if each.check == check)
+    return next(entry for entry in check_questions(files, **more) if entry.check == check)
 
 
 def call(*arguments):
@@ -58,31 +58,31 @@ def call(*arguments):
 
 def test_good_questions_are_good(written):
     findings = check_questions(written(train=good("train"), dev=good("dev"), test=good("test")))
-    assert {each.check: each.summary for each in findings if each.severity != "good"} == {}
-    leaks = [each.check for each in findings if each.check.startswith("leaks")]
+    assert {finding.check: finding.summary for finding in findings if finding.severity != "good"} == {}
+    leaks = [finding.check for finding in findings if finding.check.startswith("leaks")]
     assert leaks == ["leaks train/dev", "leaks train/test", "leaks dev/test"]
 
 
-FEVER, OFF = asked("1", ("fever", 2)), asked("1", ("fever", 1))
+FEVER, OFF = squad_question("1", ("fever", 2)), squad_question("1", ("fever", 1))
 
 
 @pytest.mark.parametrize(
     ("qas", "check", "severity", "counts", "message"),
     [
-        ([OFF, asked("2", ("rash", 11), ("x", 0))], "offsets", "fail", [1, 1], ""),
-        ([OFF, asked("2", ("rash", 11))], "offsets", "warn", [1, 0], ""),
-        ([FEVER, asked("q9", ("chill", 2))], "offsets", "fail", [0, 1], "line 1, record q9"),
-        ([FEVER, asked("1", ("rash", 11))], "ids", "fail", [1], "line 1, record 1 ("),
-        ([FEVER, asked("q2", ("rash", 11), is_impossible=True)], "records", "fail", [1], "record q2"),
-        ([FEVER, asked("2", is_impossible=True)], "answers", "good", [0], "1 impossible, 0 without"),
-        ([FEVER, asked("2")], "answers", "warn", [1], ""),
-        ([asked("2")], "answers", "fail", [1], "there is no answer to train on"),
+        ([OFF, squad_question("2", ("rash", 11), ("x", 0))], "offsets", "fail", [1, 1], ""),
+        ([OFF, squad_question("2", ("rash", 11))], "offsets", "warn", [1, 0], ""),
+        ([FEVER, squad_question("q9", ("chill", 2))], "offsets", "fail", [0, 1], "line 1, record q9"),
+        ([FEVER, squad_question("1", ("rash", 11))], "ids", "fail", [1], "line 1, record 1 ("),
+        ([FEVER, squad_question("q2", ("rash", 11), is_impossible=True)], "records", "fail", [1], "record q2"),
+        ([FEVER, squad_question("2", is_impossible=True)], "answers", "good", [0], "1 impossible, 0 without"),
+        ([FEVER, squad_question("2")], "answers", "warn", [1], ""),
+        ([squad_question("2")], "answers", "fail", [1], "there is no answer to train on"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_counted_with_the_first(squad, qas, check, severity, counts, message):
-    found = finding({"train": squad(*qas)}, check)
-    assert (found.severity, list(found.counts.values())) == (severity, counts)
-    assert message in found.summary
+    result = finding({"train": squad(*qas)}, check)
+    assert (result.severity, list(result.counts.values())) == (severity, counts)
+    assert message in result.summary
 
 
 def in_both(first, second, **more):
@@ -104,8 +104,8 @@ def in_both(first, second, **more):
     ],
 )
 def test_what_is_repeated_shared_or_long_is_counted(written, splits, check, severity, counts):
-    found = finding(written(**splits), check)
-    assert (found.severity, list(found.counts.values())) == (severity, counts)
+    leaks = finding(written(**splits), check)
+    assert (leaks.severity, list(leaks.counts.values())) == (severity, counts)
 
 
 def test_a_context_of_several_questions_counts_once(written):
@@ -117,9 +117,9 @@ def test_a_context_of_several_questions_counts_once(written):
 
 def test_questions_in_the_place_of_contexts_are_found(written):
     swapped = [Question(f"{n}", f"Patient {n} takes aspirin against gout.", f"What of {n}?") for n in range(20)]
-    found = finding(written(train=swapped), "swapped")
-    assert (found.severity, found.counts) == ("fail", {"longer": 20})
-    right = [Question(f"r{n}", each.context, each.question) for n, each in enumerate(swapped)]
+    result = finding(written(train=swapped), "swapped")
+    assert (result.severity, result.counts) == ("fail", {"longer": 20})
+    right = [Question(f"r{n}", question.context, question.question) for n, question in enumerate(swapped)]
     assert finding(written(train=[*swapped[:1], *right]), "swapped").severity == "warn"
 
 
@@ -153,8 +153,8 @@ def test_the_alignment_of_snippets_is_counted(tmp_path):
     path["train"].write_text(json.dumps({"questions": [value, {**value, "id": "2", "type": "yesno"}]}))
     assert finding(path, "records").summary == "7 read; left out: 1 × a question of the type yesno"
     assert finding(path, "offsets").summary == "no answer came with an offset"
-    found = finding(path, "alignment")
-    assert (found.severity, list(found.counts.values())) == ("warn", [1, 1, 1, 4])
+    alignment = finding(path, "alignment")
+    assert (alignment.severity, list(alignment.counts.values())) == ("warn", [1, 1, 1, 4])
 
 
 def test_files_of_questions_are_known_from_others(written, squad, tmp_path):
@@ -162,21 +162,25 @@ def test_files_of_questions_are_known_from_others(written, squad, tmp_path):
     (tmp_path / "b.jsonl").write_text('{"id": "1", "text": "t", "entities": []}\n')
     (tmp_path / "c.json").write_text('{"source": "s", "documents": [{"id": "1", "passages": []}]}')
     (tmp_path / "d.tsv").write_text("a\tO\n")
-    assert are_questions({**questions, "dev": squad(asked("1"))})
+    assert are_questions({**questions, "dev": squad(squad_question("1"))})
     assert not any(are_questions({"train": tmp_path / name}) for name in ("b.jsonl", "c.json", "d.tsv", "missing.json"))
     with pytest.raises(RequestError, match=r"train\.jsonl: expected files of one kind"):
         are_questions({**questions, "dev": tmp_path / "b.jsonl"})
 
 
 def test_a_suffix_in_capitals_is_one_of_questions(squad):
-    assert are_questions({"train": squad(asked("1", ("fever", 2)), name="A.JSON")})
+    assert are_questions({"train": squad(squad_question("1", ("fever", 2)), name="A.JSON")})
 
 
 def test_no_text_of_a_question_is_shown(squad):
     secret = "Xanthippe"
-    broken = [asked("1", (secret, 0)), asked("2", question=secret, is_impossible=secret), asked("1")]
-    path = squad(asked("0", ("fever", 1)), *broken, context=f"a fever {secret}s", title=secret)
-    assert secret not in json.dumps([each._asdict() for each in check_questions({"train": path, "dev": path})])
+    broken = [
+        squad_question("1", (secret, 0)),
+        squad_question("2", question=secret, is_impossible=secret),
+        squad_question("1"),
+    ]
+    path = squad(squad_question("0", ("fever", 1)), *broken, context=f"a fever {secret}s", title=secret)
+    assert secret not in json.dumps([entry._asdict() for entry in check_questions({"train": path, "dev": path})])
 
 
 def test_the_command_knows_questions(written, squad):
@@ -185,9 +189,9 @@ def test_the_command_knows_questions(written, squad):
     document = json.loads(result.stdout)
     assert (result.exit_code, document["severity"], "offsets" in result.stdout) == (0, "good", True)
     assert document["files"] == {split: str(path) for split, path in files.items()}
-    found = {each["check"]: each["counts"] for each in document["findings"]}
-    assert found["offsets"] == {"corrected": 0, "nowhere": 0}
-    result = call(squad(asked("q9", ("chill", 2))), "--format", "squad")
+    counts = {entry["check"]: entry["counts"] for entry in document["findings"]}
+    assert counts["offsets"] == {"corrected": 0, "nowhere": 0}
+    result = call(squad(squad_question("q9", ("chill", 2))), "--format", "squad")
     assert (result.exit_code, "fail  offsets" in result.stdout) == (1, True)
 
 

@@ -1,4 +1,4 @@
-"""Where right answers stand: placed by offsets, mended ones too, and found by their words."""
+"""Positions of right answers: from offsets, which are corrected by a few characters, and from the text."""
 
 import pytest
 
@@ -8,7 +8,7 @@ FEVER = "." * 30 + "fever" + "." * 30
 
 
 @pytest.mark.parametrize(
-    ("context", "text", "start", "place"),
+    ("context", "text", "start", "expected"),
     [
         ("ab ab ab", "ab", 3, 3),
         *((FEVER, "fever", 30 + shift, 30) for shift in (-MAX_SHIFT, -1, 0, 1, MAX_SHIFT)),
@@ -25,16 +25,16 @@ FEVER = "." * 30 + "fever" + "." * 30
         ("🧬 Größe, then 🧬 Länge", "Länge", 13, 16),  # characters and not bytes
     ],
 )
-def test_an_answer_is_placed_at_its_offset_or_a_few_characters_off(context, text, start, place):
-    how = "nowhere" if place is None else "in place" if place == start else "corrected"
-    assert place_answer(context, text, start) == (None if place is None else Answer(text, place), how)
+def test_an_answer_is_placed_at_its_offset_or_a_few_characters_off(context, text, start, expected):
+    note = "nowhere" if expected is None else "in place" if expected == start else "corrected"
+    assert place_answer(context, text, start) == (None if expected is None else Answer(text, expected), note)
 
 
 RET = ("RET", "rearranged", "HSCR1")
 
 
 @pytest.mark.parametrize(
-    ("context", "wordings", "how", "found"),
+    ("context", "wordings", "note", "mentions"),
     [
         ("RET and RET, ret", RET, "exactly", [("RET", 0), ("RET", 8)]),
         ("the ret gene, Ret", RET, "by case", [("ret", 4), ("Ret", 14)]),
@@ -51,7 +51,7 @@ RET = ("RET", "rearranged", "HSCR1")
         ("İİ STRASSE straße İ Fieber", ("FIEBER",), "by case", [("Fieber", 20)]),  # cases of other lengths before it
     ],
 )
-def test_an_answer_is_found_by_its_words(context, wordings, how, found):
+def test_an_answer_is_found_by_its_words(context, wordings, note, mentions):
     answers, kind = align_answer(context, wordings)
-    assert (kind, [tuple(answer) for answer in answers]) == (how, found)
+    assert (kind, [tuple(answer) for answer in answers]) == (note, mentions)
     assert all(context[answer.start : answer.end] == answer.text for answer in answers)

@@ -1,4 +1,4 @@
-"""What is written of a model's answers and how they are scored, beside a count by hand."""
+"""The files and metrics of a model's answers, against counts by hand."""
 
 import json
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from asked_texts import ask, find_answers, many, start_answerer, write
+from synthetic_questions import ask, find_answers, many, start_answerer, write
 
 from bertrelay.cache import Cache
 from bertrelay.device import ComputePrecision
@@ -25,18 +25,18 @@ from domain.sampling import spread_evenly
 
 @pytest.fixture(scope="module")
 def model(tiny_bert):
-    found = start_answerer(tiny_bert, max_tokens=24, overlap=16, max_answer_tokens=2)
-    torch.nn.init.normal_(found.network.network.qa_outputs.weight, generator=torch.Generator().manual_seed(0))
-    found.network.eval()
-    return replace(found, threshold=0.0, temperature=2.0)
+    started = start_answerer(tiny_bert, max_tokens=24, overlap=16, max_answer_tokens=2)
+    torch.nn.init.normal_(started.network.network.qa_outputs.weight, generator=torch.Generator().manual_seed(0))
+    started.network.eval()
+    return replace(started, threshold=0.0, temperature=2.0)
 
 
 def evaluate(folder, model, questions, **more):
     save_model(model, folder / "model")
     (folder / "scores").mkdir(exist_ok=True)
     written = [write(folder / "test.jsonl", questions)]
-    given = {"model": str(folder / "model"), "precision": "fp32", "test": written}
-    settings = QaEvaluateSettings.model_validate({**given, **more})
+    paths = {"model": str(folder / "model"), "precision": "fp32", "test": written}
+    settings = QaEvaluateSettings.model_validate({**paths, **more})
     return evaluation.run(settings, StageContext(folder / "scores", Cache(folder / "cache")))
 
 
@@ -52,10 +52,10 @@ def read_nbest(folder):
 
 def test_answers_are_written_and_scored_as_they_are_given(model, tmp_path):
     questions = many(30, 4, words=12)
-    found = list(find_answers(model, [ask(q.question, q.context) for q in questions], top=21, precision="fp32"))
+    ranked = list(find_answers(model, [ask(q.question, q.context) for q in questions], top=21, precision="fp32"))
     answers = {
         q.id: q.context[best.start : best.end] if best.start >= 0 else ""
-        for q, (best, *_) in zip(questions, found, strict=True)
+        for q, (best, *_) in zip(questions, ranked, strict=True)
     }
     right = next(q for q in questions if answers[q.id] and not q.impossible)  # at least one is
     start = right.context.index(answers[right.id])
@@ -76,15 +76,16 @@ def test_answers_are_written_and_scored_as_they_are_given(model, tmp_path):
         assert metrics[f"{name}_low"] <= metrics[name] <= metrics[f"{name}_high"]
     assert (metrics["questions"], metrics["scored"]) == (30, 30)
     assert metrics["answered"] == sum(answer != "" for answer in answers.values())
-    for q, expected in zip(questions, found, strict=True):
+    for q, expected in zip(questions, ranked, strict=True):
         written = read_nbest(tmp_path)[q.id]
-        assert [(each["start"], each["end"]) for each in written] == [each[:2] for each in expected]
-        assert [each["probability"] for each in written] == pytest.approx([e.probability for e in expected], abs=1e-5)
-        texts = [q.context[each.start : each.end] if each.start >= 0 else "" for each in expected]
-        assert [each["text"] for each in written] == texts
-    kept = json.loads((tmp_path / "scores" / "examples.json").read_text())
-    assert kept["right"]
-    for example in [*kept["right"], *kept["wrong"]]:
+        assert [(row["start"], row["end"]) for row in written] == [candidate[:2] for candidate in expected]
+        chances = [candidate.probability for candidate in expected]
+        assert [row["probability"] for row in written] == pytest.approx(chances, abs=1e-5)
+        texts = [q.context[candidate.start : candidate.end] if candidate.start >= 0 else "" for candidate in expected]
+        assert [row["text"] for row in written] == texts
+    examples = json.loads((tmp_path / "scores" / "examples.json").read_text())
+    assert examples["right"]
+    for example in [*examples["right"], *examples["wrong"]]:
         marked = [
             p["text"][m["start"] : m["end"]] for p in example["passages"] for m in p["marks"] if m["kind"] == "answer"
         ]
@@ -104,11 +105,13 @@ def test_the_first_sentence_stands_beside_it(model, tmp_path):
 
 def test_snippets_of_a_question_are_pooled_by_their_scores(model, tmp_path):
     texts = ["the patient of gout", "no sign of flu in the patient", "gout and flu seen after a course"]
-    found = list(
+    by_question = list(
         find_answers(replace(model, threshold=None), [ask("mild", text) for text in texts], top=20, precision="fp32")
     )
     ranked = sorted(
-        (-each.score, text[each.start : each.end]) for text, spans in zip(texts, found, strict=True) for each in spans
+        (-span.score, text[span.start : span.end])
+        for text, spans in zip(texts, by_question, strict=True)
+        for span in spans
     )
     answers = list(dict.fromkeys(text for _, text in ranked))[:5]
     golds = ((answers[1].upper(), "no such word"),)
@@ -120,8 +123,10 @@ def test_snippets_of_a_question_are_pooled_by_their_scores(model, tmp_path):
     assert (metrics["strict_accuracy"], metrics["lenient_accuracy"], metrics["mrr"]) == (0.0, 1.0, 0.5)
     assert metrics["questions"] == 1
     nbest = read_nbest(tmp_path)["q"]
-    assert [each["text"] for each in nbest] == [text for _, text in ranked[:20]]
-    assert all(texts[int(each["context"][-1])][each["start"] : each["end"]] == each["text"] for each in nbest)
+    assert [candidate["text"] for candidate in nbest] == [text for _, text in ranked[:20]]
+    for candidate in nbest:
+        text = texts[int(candidate["context"][-1])]
+        assert text[candidate["start"] : candidate["end"]] == candidate["text"]
 
 
 def test_right_answers_that_the_model_would_never_give_are_counted(model, tmp_path, capsys):
@@ -152,13 +157,13 @@ def test_a_question_of_bioasq_that_cannot_be_asked_counts_as_not_answered(model,
     text = "the patient of gout"
     (best, *_) = next(find_answers(replace(model, threshold=None), [ask("mild", text)], precision="fp32"))
     right = [[text[best.start : best.end]]]
-    asked = {"type": "factoid", "body": "mild", "exact_answer": right, "snippets": [{"text": text, "document": "d"}]}
+    factoid = {"type": "factoid", "body": "mild", "exact_answer": right, "snippets": [{"text": text, "document": "d"}]}
     listed = [
-        {**asked, "id": "a"},
-        {**asked, "id": "b", "snippets": []},
-        {**asked, "id": "c", "snippets": [{"text": ""}]},
+        {**factoid, "id": "a"},
+        {**factoid, "id": "b", "snippets": []},
+        {**factoid, "id": "c", "snippets": [{"text": ""}]},
     ]
-    (tmp_path / "b.json").write_text(json.dumps({"questions": [*listed, {**asked, "id": "d", "type": "list"}]}))
+    (tmp_path / "b.json").write_text(json.dumps({"questions": [*listed, {**factoid, "id": "d", "type": "list"}]}))
     source = {"path": str(tmp_path / "b.json")}
     metrics = evaluate(tmp_path, replace(model, threshold=None), questions=[], test=[source], max_rejects=1.0)
     assert (metrics["mrr"], metrics["with_unanswered/mrr"]) == (1.0, pytest.approx(1 / 3))
@@ -166,9 +171,9 @@ def test_a_question_of_bioasq_that_cannot_be_asked_counts_as_not_answered(model,
     assert metrics["with_unanswered/mrr_low"] <= 1 / 3 <= metrics["with_unanswered/mrr_high"]
     sliced = json.loads((tmp_path / "scores" / "slices.json").read_text())
     words, fifth = len(right[0][0].split()), best.start * 5 // len(text)
-    assert [each["questions"] for each in sliced["answer_words"]] == [1]
+    assert [part["questions"] for part in sliced["answer_words"]] == [1]
     assert sliced["answer_words"][0]["name"] == ("1 word" if words == 1 else "2–3 words")
-    assert [each["name"] for each in sliced["position"]] == [f"{20 * fifth}–{20 * fifth + 20} %"]
+    assert [part["name"] for part in sliced["position"]] == [f"{20 * fifth}–{20 * fifth + 20} %"]
 
 
 def test_a_pool_is_sliced_by_the_text_answered_from_or_the_first_that_has_an_answer():
@@ -201,9 +206,9 @@ def test_slices_are_by_words_and_by_fifths():
     }
     questions = [Question(name, "?", context, (Answer(text, start),)) for name, (start, text, _) in cases.items()]
     score_of = {name: Score(float(f1 == 1), f1) for name, (_, _, f1) in cases.items()}
-    found = slices([*questions, Question("e", "?", context, impossible=True)], {**score_of, "e": Score(1, 1)})
+    parts = slices([*questions, Question("e", "?", context, impossible=True)], {**score_of, "e": Score(1, 1)})
     short = [
-        [(each["name"], each["questions"], each["f1"]) for each in found[way]] for way in ("answer_words", "position")
+        [(part["name"], part["questions"], part["f1"]) for part in parts[way]] for way in ("answer_words", "position")
     ]
     assert short[0] == [("1 word", 2, 0.75), ("2–3 words", 2, 0.5)]
     assert short[1] == [("0–20 %", 2, 0.5), ("20–40 %", 1, 1.0), ("80–100 %", 1, 0.5)]
@@ -215,12 +220,12 @@ def test_the_threshold_and_the_temperature_are_the_best_for_dev_questions(model)
     spans, tuned = dev._spans(model), dev.tuned(model)
 
     def mean_f1(threshold):
-        return float(np.mean([each.f1 for each in dev.pools.scores_at(spans, threshold).values()]))
+        return float(np.mean([score.f1 for score in dev.pools.scores_at(spans, threshold).values()]))
 
-    others = [None, -np.inf, *np.quantile([each.gap for each in spans], np.linspace(0, 1, 30))]
+    others = [None, -np.inf, *np.quantile([span.gap for span in spans], np.linspace(0, 1, 30))]
     assert mean_f1(tuned.threshold) == pytest.approx(max(mean_f1(tuned.threshold), *map(mean_f1, others)))
-    is_right = [each.exact_match == 1 for each in dev.pools.scores_at(spans, tuned.threshold).values()]
-    ranked = [each.with_no_answer(tuned.threshold) for each in spans]
+    is_right = [score.exact_match == 1 for score in dev.pools.scores_at(spans, tuned.threshold).values()]
+    ranked = [span.with_no_answer(tuned.threshold) for span in spans]
 
     def likelihood(temperature):
         best = probabilities(ranked, temperature)[:, 0].clip(1e-6, 1 - 1e-6)

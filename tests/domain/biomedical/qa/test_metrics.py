@@ -32,8 +32,8 @@ PARTS = [
 
 
 def slow_words(text):
-    kept = (character for character in text.lower() if character not in PUNCTUATION)
-    runs = ("".join(run) for _, run in groupby(kept, lambda character: character.isalnum() or character == "_"))
+    letters = (character for character in text.lower() if character not in PUNCTUATION)
+    runs = ("".join(run) for _, run in groupby(letters, lambda character: character.isalnum() or character == "_"))
     return "".join(" " if run in ("a", "an", "the") else run for run in runs).split()
 
 
@@ -57,31 +57,31 @@ def slow_f1(answer, gold, version):
 
 
 def slow_figures(articles, answers, version):
-    """What the published script of a version prints, as shares."""
-    found = []
+    """The metrics that the published script of a version prints, as fractions."""
+    measured = []
     for article in articles:
         for paragraph in article["paragraphs"]:
-            for asked in paragraph["qas"]:
-                golds, has_answer = [gold["text"] for gold in asked["answers"]], bool(asked["answers"])
+            for record in paragraph["qas"]:
+                golds, has_answer = [gold["text"] for gold in record["answers"]], bool(record["answers"])
                 if version == "2.0":
                     golds = [gold for gold in golds if slow_words(gold)] or [""]
-                if asked["id"] not in answers:
+                if record["id"] not in answers:
                     if version == "1.1":
-                        found.append((has_answer, 0, 0))
+                        measured.append((has_answer, 0, 0))
                     continue
-                answer = answers[asked["id"]]
+                answer = answers[record["id"]]
                 best = max(slow_exact(answer, gold) for gold in golds)
-                found.append((has_answer, best, max(slow_f1(answer, gold, version) for gold in golds)))
-    parts = {"": found}
+                measured.append((has_answer, best, max(slow_f1(answer, gold, version) for gold in golds)))
+    parts = {"": measured}
     if version == "2.0":
         parts |= {
-            "has_answer/": [each for each in found if each[0]],
-            "no_answer/": [each for each in found if not each[0]],
+            "has_answer/": [row for row in measured if row[0]],
+            "no_answer/": [row for row in measured if not row[0]],
         }
     return {
-        prefix + name: sum(each[place] for each in part) / len(part)
+        prefix + name: sum(row[column] for row in part) / len(part)
         for prefix, part in parts.items()
-        for place, name in ((1, "exact_match"), (2, "f1"))
+        for column, name in ((1, "exact_match"), (2, "f1"))
     }
 
 
@@ -98,18 +98,18 @@ def test_figures_of_a_file_are_those_of_the_published_scripts_to_the_last_digit(
         impossible = version == "2.0" and generator.random() < 0.3
         golds = [] if impossible else golds or ["the"]
         context = "".join(f"{gold}|" for gold in golds) or "nothing"
-        starts = [len("".join(f"{gold}|" for gold in golds[:place])) for place in range(len(golds))]
+        starts = [len("".join(f"{gold}|" for gold in golds[:number])) for number in range(len(golds))]
         gold_answers = [{"text": gold, "answer_start": start} for gold, start in zip(golds, starts, strict=True)]
-        asked = {"id": f"q{number}", "question": "q", "answers": gold_answers, "is_impossible": impossible}
-        articles.append({"title": f"t{number}", "paragraphs": [{"context": context, "qas": [asked]}]})
+        record = {"id": f"q{number}", "question": "q", "answers": gold_answers, "is_impossible": impossible}
+        articles.append({"title": f"t{number}", "paragraphs": [{"context": context, "qas": [record]}]})
         if number % 10:
             guess = generator.choice([*golds, "", adversarial(generator), "the"])
             answers[f"q{number}"] = guess + generator.choice(["", ".", " the", "!"])
     (tmp_path / "q.json").write_text(json.dumps({"version": version, "data": articles}))
     questions = list(read_questions(tmp_path / "q.json"))
-    found = scores(answers, questions, version)
-    assert squad_metrics(found, questions) == slow_figures(articles, answers, version)
-    assert len(found) == (500 if version == "1.1" else 450)
+    computed = scores(answers, questions, version)
+    assert squad_metrics(computed, questions) == slow_figures(articles, answers, version)
+    assert len(computed) == (500 if version == "1.1" else 450)
 
 
 def test_the_version_is_inferred_from_impossible_questions():

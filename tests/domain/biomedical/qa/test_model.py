@@ -1,8 +1,8 @@
-"""The folder of a model that answers: what transformers makes of it, and what is refused."""
+"""The folder of a model that answers: read by transformers, and errors of damaged ones."""
 
 import pytest
 import torch
-from asked_texts import ask, edit, find_answers, remove_padding, start_answerer
+from synthetic_questions import ask, edit, find_answers, remove_padding, start_answerer
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer, RobertaConfig, RobertaForQuestionAnswering
 
 from bertrelay.errors import RequestError
@@ -80,8 +80,8 @@ def test_a_roberta_of_transformers_without_ours_beside_reads_pairs_as_its_tokeni
     windows = subwords.windows(64, 43)
     expected = load_tokenizer(tmp_path)(QUESTION, CONTEXT)["input_ids"]
     assert splitter.batch(subwords, windows, len(expected), 1)["input_ids"][0].tolist() == expected
-    for found in next(find_answers(model, [ask(QUESTION, CONTEXT)], top=20, precision="fp32")):
-        answer = CONTEXT[found.start : found.end]
+    for candidate in next(find_answers(model, [ask(QUESTION, CONTEXT)], top=20, precision="fp32")):
+        answer = CONTEXT[candidate.start : candidate.end]
         assert answer
         assert answer == answer.strip()  # though its subwords begin with the space before them
 

@@ -1,4 +1,4 @@
-"""A model's answers beside those of transformers' network, and `QuestionAnswerer`."""
+"""Answers of a model against transformers' network, and `QuestionAnswerer`."""
 
 import re
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from asked_texts import Found, ask, find_answers, many, start_answerer
+from synthetic_questions import Found, ask, find_answers, many, start_answerer
 
 from bertrelay.errors import RequestError
 from domain.biomedical import QuestionAnswerer
@@ -17,38 +17,39 @@ from domain.text.sentences import sentence_spans
 
 @pytest.fixture(scope="module")
 def model(tiny_bert):
-    found = start_answerer(tiny_bert, max_tokens=24, overlap=16, max_answer_tokens=4)
-    torch.nn.init.normal_(found.network.network.qa_outputs.weight, generator=torch.Generator().manual_seed(0))
-    found.network.eval()
-    return replace(found, threshold=0.5, temperature=2.0)
+    started = start_answerer(tiny_bert, max_tokens=24, overlap=16, max_answer_tokens=4)
+    torch.nn.init.normal_(started.network.network.qa_outputs.weight, generator=torch.Generator().manual_seed(0))
+    started.network.eval()
+    return replace(started, threshold=0.5, temperature=2.0)
 
 
-def asked(count, seed=0):
+def queries(count, seed=0):
     """Questions to texts of many lengths, several of which are asked of one text."""
-    drawn = [each for words in (0, 5, 20, 60) for each in many(count // 4, seed + words, words=words)]
-    return [ask(each.question, drawn[number - number % 2].context, each.id) for number, each in enumerate(drawn)]
+    drawn = [question for words in (0, 5, 20, 60) for question in many(count // 4, seed + words, words=words)]
+    contexts = [drawn[number - number % 2].context for number in range(len(drawn))]
+    return [ask(question.question, context, question.id) for question, context in zip(drawn, contexts, strict=True)]
 
 
 def near(one, other):
-    places = [[each[:2] for each in found] for found in (one, other)]
-    numbers = [np.array([each[2:] for each in found]) for found in (one, other)]
-    return places[0] == places[1] and np.allclose(*numbers, rtol=1e-4, atol=1e-4)
+    spans = [[candidate[:2] for candidate in candidates] for candidates in (one, other)]
+    numbers = [np.array([candidate[2:] for candidate in candidates]) for candidates in (one, other)]
+    return spans[0] == spans[1] and np.allclose(*numbers, rtol=1e-4, atol=1e-4)
 
 
 def test_a_stream_gives_what_each_question_gives_alone(model):
-    questions = asked(24)
+    questions = queries(24)
     together = list(find_answers(model, iter(questions), precision="fp32"))
     in_blocks = list(find_answers(model, questions, precision="fp32", block_characters=300, batch_tokens=64))
     assert len(together) == len(in_blocks) == len(questions)
-    assert len({found[0][:2] for found in together}) > 5
-    for question, found, other in zip(questions, together, in_blocks, strict=True):
+    assert len({candidates[0][:2] for candidates in together}) > 5
+    for question, candidates, other in zip(questions, together, in_blocks, strict=True):
         (alone,) = find_answers(model, [question], precision="fp32")
-        assert near(found, alone)
-        assert near(found, other)
+        assert near(candidates, alone)
+        assert near(candidates, other)
 
 
 def test_answers_are_those_of_a_walk_over_the_windows_with_transformers_network(model):
-    question = max(asked(24), key=lambda each: len(each.context))
+    question = max(queries(24), key=lambda question: len(question.context))
     theirs = model.network.network
     encoded = model.tokenizer(question.context, add_special_tokens=False, return_offsets_mapping=True)
     ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
@@ -67,18 +68,18 @@ def test_answers_are_those_of_a_walk_over_the_windows_with_transformers_network(
         nulls.append(first[0] + last[0])
         for begin in range(space):
             for end in range(begin, min(begin + 4, space)):
-                place = (offsets[start + begin][0], offsets[start + end][1])
+                span = (offsets[start + begin][0], offsets[start + end][1])
                 total = first[len(before) + begin] + last[len(before) + end]
-                scores[place] = max(total, scores.get(place, -np.inf))
-    ranked = sorted([*((score, *place) for place, score in scores.items())], reverse=True)[:20]
+                scores[span] = max(total, scores.get(span, -np.inf))
+    ranked = sorted([*((score, *span) for span, score in scores.items())], reverse=True)[:20]
     ranked = sorted([*ranked, (min(nulls) - 0.5, -1, -1)], reverse=True)
     weights = np.exp([score / 2.0 for score, _, _ in ranked])
-    (found,) = find_answers(model, [question], top=21, precision="fp32")
+    (candidates,) = find_answers(model, [question], top=21, precision="fp32")
     expected = [
         Found(start, end, score, weight)
         for (score, start, end), weight in zip(ranked, weights / weights.sum(), strict=True)
     ]
-    assert near(found, expected)
+    assert near(candidates, expected)
     assert len(starts) > 3
 
 
@@ -90,8 +91,8 @@ def test_a_text_without_a_subword_has_no_answer(model, context):
 LETTERS = re.compile(r"[^\W_]")
 
 
-def ends_inside_a_word(text, place):
-    return 0 < place < len(text) and all(map(LETTERS.match, text[place - 1 : place + 1]))
+def ends_inside_a_word(text, end):
+    return 0 < end < len(text) and all(map(LETTERS.match, text[end - 1 : end + 1]))
 
 
 def test_answers_begin_and_end_with_words_unless_parts_are_asked_for(model, monkeypatch):
@@ -102,10 +103,10 @@ def test_answers_begin_and_end_with_words_unless_parts_are_asked_for(model, monk
 
     def inside(whole_words):
         chosen = replace(model, whole_words=whole_words)
-        (found,) = find_answers(chosen, [ask("mild", context)], top=1000, precision="fp32")
-        spans = [(each.start, each.end) for each in found if each.start >= 0]
+        (candidates,) = find_answers(chosen, [ask("mild", context)], top=1000, precision="fp32")
+        spans = [(candidate.start, candidate.end) for candidate in candidates if candidate.start >= 0]
         assert len(spans) > 10
-        return [span for span in spans if any(ends_inside_a_word(context, place) for place in span)]
+        return [span for span in spans if any(ends_inside_a_word(context, end) for end in span)]
 
     assert model.whole_words
     assert not inside(whole_words=True)
@@ -126,17 +127,17 @@ def test_answers_begin_and_end_with_words_unless_parts_are_asked_for(model, monk
     ],
 )
 def test_words_are_of_scripts_that_have_spaces(text, inside):
-    found = _inside_words(text)
-    assert len(found) == len(text) + 1
-    assert np.flatnonzero(found).tolist() == inside
+    inside_words = _inside_words(text)
+    assert len(inside_words) == len(text) + 1
+    assert np.flatnonzero(inside_words).tolist() == inside
 
 
 def test_characters_are_those_of_the_text_whatever_it_holds(model, monkeypatch):
     for module in ("predict", "spans"):
         monkeypatch.setattr(f"domain.biomedical.qa.{module}.CANDIDATES", 200)
     context = "  𝒳 the\u2003patient\r\nİof\u0301 gout — “no”\u00a0sign 👩\u200d🔬 flu \x02 "
-    (found,) = find_answers(model, [ask("mild", context)], top=200, precision="fp32")
-    spans = {(each.start, each.end) for each in found if each.start >= 0}
+    (candidates,) = find_answers(model, [ask("mild", context)], top=200, precision="fp32")
+    spans = {(candidate.start, candidate.end) for candidate in candidates if candidate.start >= 0}
     for word in ("the", "patient", "gout", "flu", "sign"):
         start = context.index(word)
         assert any(span == (start, start + len(word)) for span in spans)
@@ -156,22 +157,22 @@ def answerer(model):
 
 
 def test_many_are_answered_as_each_alone(answerer):
-    def places(replies):
+    def offsets_of(replies):
         return [(reply.sentence, [candidate[:3] for candidate in reply.nbest]) for reply in replies]
 
-    asked = [(question, context) for context in (CONTEXT, LONG, "gout") for question in QUESTIONS]
-    alone = places(answerer(*pair, precision="fp32") for pair in asked)
-    assert places(answerer(asked, precision="fp32")) == alone
-    of_one = [question for question, _ in asked]
-    assert places(answerer(of_one, LONG, precision="fp32")) == places(
+    pairs = [(question, context) for context in (CONTEXT, LONG, "gout") for question in QUESTIONS]
+    alone = offsets_of(answerer(*pair, precision="fp32") for pair in pairs)
+    assert offsets_of(answerer(pairs, precision="fp32")) == alone
+    of_one = [question for question, _ in pairs]
+    assert offsets_of(answerer(of_one, LONG, precision="fp32")) == offsets_of(
         answerer([(question, LONG) for question in of_one], precision="fp32")
     )
-    for stream in (answerer(iter(asked), precision="fp32"), answerer.pipe(asked, batch_size=2, precision="fp32")):
-        assert places([next(stream)]) == alone[:1] and places(stream) == alone[1:]
+    for stream in (answerer(iter(pairs), precision="fp32"), answerer.pipe(pairs, batch_size=2, precision="fp32")):
+        assert offsets_of([next(stream)]) == alone[:1] and offsets_of(stream) == alone[1:]
 
 
 @pytest.mark.parametrize(
-    ("found", "sentence"),
+    ("answer", "sentence"),
     [
         ((4, 11), "The patient had mild asthma."),
         ((16, 28), "The patient had mild asthma."),
@@ -179,8 +180,8 @@ def test_many_are_answered_as_each_alone(answerer):
         ((73, 77), "Gout and migraine in the patient."),
     ],
 )
-def test_the_sentence_is_all_that_the_answer_is_in(found, sentence):
-    assert sentences_around(*found, CONTEXT, sentence_spans(CONTEXT)) == sentence
+def test_the_sentence_is_all_that_the_answer_is_in(answer, sentence):
+    assert sentences_around(*answer, CONTEXT, sentence_spans(CONTEXT)) == sentence
 
 
 def test_an_answer_is_the_text_at_its_offsets_in_a_sentence_of_the_context(answerer):
@@ -203,7 +204,7 @@ def test_no_answer_has_neither_text_nor_place(model):
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("questions", "message"),
     [
         ([("gout?", "gout"), (" ", "gout")], "expected a question, found an empty one at position 1"),
         ([("gout?", "\n")], "expected a context, found an empty one at position 0"),
@@ -212,9 +213,9 @@ def test_no_answer_has_neither_text_nor_place(model):
         ([("gout?", "gout"), ("was the patient given insulin " * 9, LONG)], "question '1': too long.*[Ss]horten it"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_with_its_position(answerer, asked, message):
+def test_what_cannot_be_asked_is_refused_with_its_position(answerer, questions, message):
     with pytest.raises(RequestError, match=message):
-        list(answerer.pipe(asked))
+        list(answerer.pipe(questions))
     with pytest.raises(RequestError, match="give both"):
         answerer("Was gout seen?")
     with pytest.raises(RequestError, match="questions of the context: expected text, found tuple at position 0"):

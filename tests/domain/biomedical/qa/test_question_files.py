@@ -23,7 +23,7 @@ SECRET = "Xanthippe"  # is in every text of a fault, and never in the error
 CONTEXT = f"{SECRET} had a fever of 39 °C, then a rash."
 
 
-def asked(name="1", answers=(("fever", 16),), question=f"What had {SECRET}?", **more):
+def squad_question(name="1", answers=(("fever", 16),), question=f"What had {SECRET}?", **more):
     golds = [{"text": text, "answer_start": start} for text, start in answers]
     return {"id": name, "question": question, "answers": golds, **more}
 
@@ -60,9 +60,9 @@ def error_of(path, format_name=None):
 def rejects_of(path, listed):
     """The questions of a file, and its rejects."""
     with Rejects(listed, 1.0) as rejects:
-        found = list(read_questions(path, None, rejects))
+        usable = list(read_questions(path, None, rejects))
     assert SECRET not in listed.read_text()
-    return found, [json.loads(line) for line in listed.read_text().splitlines()]
+    return usable, [json.loads(line) for line in listed.read_text().splitlines()]
 
 
 SHAPE = "JSON of another shape"
@@ -72,13 +72,13 @@ J7 = '{"id": "j7", "question": "q", "context": "c"'
 @pytest.mark.parametrize(
     ("write", "broken", "message"),
     [
-        (squad, asked("q7", answers=[("fever", 30)]), "expected it at 30 of 44 characters"),
-        (squad, asked("q7", question="  "), "1, record q7: an empty question"),
-        (squad, asked("q7", answers=[(" ", 8)]), "1, record q7: an empty answer"),
-        (squad, asked("q7", is_impossible=True), "1, record q7: an impossible question with an answer"),
+        (squad, squad_question("q7", answers=[("fever", 30)]), "expected it at 30 of 44 characters"),
+        (squad, squad_question("q7", question="  "), "1, record q7: an empty question"),
+        (squad, squad_question("q7", answers=[(" ", 8)]), "1, record q7: an empty answer"),
+        (squad, squad_question("q7", is_impossible=True), "1, record q7: an impossible question with an answer"),
         (squad, {"id": "q7", "question": SECRET, "answers": [{"text": SECRET}]}, f"1, record q7: {SHAPE} (answers.0"),
         (squad, {"question": SECRET, "answers": []}, f"line 1: {SHAPE} (id: Field required"),
-        (squad, asked("q7", question=f"{SECRET}\ud800?"), "1, record q7: not valid Unicode"),
+        (squad, squad_question("q7", question=f"{SECRET}\ud800?"), "1, record q7: not valid Unicode"),
         (bioasq, factoid("b7", snippets=()), "1, record b7: a question without snippets"),
         (bioasq, factoid("b7", snippets=(CONTEXT, " ")), "1, record b7_002: a question without a context"),
         (bioasq, factoid("b7", type=SECRET), f"1, record b7: {SHAPE} (type: Input should be 'factoid'"),
@@ -102,16 +102,16 @@ def test_each_fault_is_an_error_with_line_and_id_and_without_text(tmp_path, writ
 
 
 def test_a_question_of_squad_is_read_its_offsets_corrected_and_noted(tmp_path):
-    given = [("fever", 16), ("a fever", 13), ("pyrexia", 16)]
-    (found,) = read_questions(squad(tmp_path / "a.json", asked(answers=given)))
+    golds = [("fever", 16), ("a fever", 13), ("pyrexia", 16)]
+    (question,) = read_questions(squad(tmp_path / "a.json", squad_question(answers=golds)))
     answers = (Answer("fever", 16), Answer("a fever", 14))
-    assert found == Question("1", f"What had {SECRET}?", CONTEXT, answers, ("pyrexia",), document="t")
-    assert (found.file, found.line) == (str(tmp_path / "a.json"), 1)
-    assert found.notes == ("in place", "corrected", "nowhere")
+    assert question == Question("1", f"What had {SECRET}?", CONTEXT, answers, ("pyrexia",), document="t")
+    assert (question.file, question.line) == (str(tmp_path / "a.json"), 1)
+    assert question.notes == ("in place", "corrected", "nowhere")
 
 
 @pytest.mark.parametrize(
-    ("version", "given", "impossible"),
+    ("version", "fields", "impossible"),
     [
         ("v2.0", {"answers": []}, True),
         ("v2.0", {"answers": [], "is_impossible": False}, False),
@@ -120,15 +120,15 @@ def test_a_question_of_squad_is_read_its_offsets_corrected_and_noted(tmp_path):
         ("1.1", {"is_impossible": True, "plausible_answers": [{"text": "fever", "answer_start": 16}]}, True),
     ],
 )
-def test_no_answers_in_a_file_of_version_2_are_an_impossible_question(tmp_path, version, given, impossible):
-    (found,) = read_questions(squad(tmp_path / "a.json", {"id": "1", "question": "q", **given}, version=version))
-    assert (found.impossible, found.has_gold, found.answers) == (impossible, impossible, ())
+def test_no_answers_in_a_file_of_version_2_are_an_impossible_question(tmp_path, version, fields, impossible):
+    (question,) = read_questions(squad(tmp_path / "a.json", {"id": "1", "question": "q", **fields}, version=version))
+    assert (question.impossible, question.has_gold, question.answers) == (impossible, impossible, ())
 
 
 def test_integer_ids_become_text_and_articles_without_title_have_a_name(tmp_path):
-    (one,) = read_questions(squad(tmp_path / "a.json", asked(262), title=None))
-    (same,) = read_questions(squad(tmp_path / "b.json", asked(263), title=None))
-    (other,) = read_questions(squad(tmp_path / "c.json", asked(), title=None, context=CONTEXT + "!"))
+    (one,) = read_questions(squad(tmp_path / "a.json", squad_question(262), title=None))
+    (same,) = read_questions(squad(tmp_path / "b.json", squad_question(263), title=None))
+    (other,) = read_questions(squad(tmp_path / "c.json", squad_question(), title=None, context=CONTEXT + "!"))
     assert one.id == "262"
     assert one.document == same.document != other.document
     assert SECRET not in one.document
@@ -137,11 +137,11 @@ def test_integer_ids_become_text_and_articles_without_title_have_a_name(tmp_path
 @pytest.mark.parametrize("write", [squad, jsonl])
 @pytest.mark.parametrize(("flag", "impossible"), [(1, True), (0, False), (True, True), (False, False)])
 def test_a_flag_may_be_0_or_1_and_nothing_else_than_booleans_beside(tmp_path, write, flag, impossible):
-    given = asked(answers=(), is_impossible=flag)
+    record = squad_question(answers=(), is_impossible=flag)
     for flag_or_other in (flag, 2, "false", "no", 1.0):
-        given["is_impossible"] = flag_or_other
-        line = json.dumps({key: given[key] for key in ("id", "question", "is_impossible")} | {"context": CONTEXT})
-        path = write(tmp_path / "a.json", given if write is squad else line)
+        record["is_impossible"] = flag_or_other
+        line = json.dumps({key: record[key] for key in ("id", "question", "is_impossible")} | {"context": CONTEXT})
+        path = write(tmp_path / "a.json", record if write is squad else line)
         if flag_or_other is flag:
             assert [*read_questions(path)][-1].impossible is impossible
         else:
@@ -150,15 +150,15 @@ def test_a_flag_may_be_0_or_1_and_nothing_else_than_booleans_beside(tmp_path, wr
 
 
 def test_one_bad_paragraph_or_article_costs_no_other(tmp_path):
-    good = {"context": CONTEXT, "qas": [asked()]}
+    good = {"context": CONTEXT, "qas": [squad_question()]}
     articles = [{"title": "t", "paragraphs": [{"context": CONTEXT}, good]}, {"title": SECRET}, 7]
     text = json.dumps({"data": articles}, indent=1)
     (tmp_path / "a.json").write_text(text)
-    found, listed = rejects_of(tmp_path / "a.json", tmp_path / "r.jsonl")
-    assert len(found) == 1
-    assert {each["reason"] for each in listed} == {SHAPE}
+    usable, listed = rejects_of(tmp_path / "a.json", tmp_path / "r.jsonl")
+    assert len(usable) == 1
+    assert {reject["reason"] for reject in listed} == {SHAPE}
     second = text[: text.index(SECRET, text.index("answers"))].count("\n")  # its brace is in the line before its title
-    assert [each["line"] for each in listed] == [3, second, text.count("\n") - 1]
+    assert [reject["line"] for reject in listed] == [3, second, text.count("\n") - 1]
 
 
 # BioASQ
@@ -166,14 +166,14 @@ def test_one_bad_paragraph_or_article_costs_no_other(tmp_path):
 
 def test_each_snippet_is_a_context_of_its_own(tmp_path):
     snippets = ["No Fever.", "fever was high", "Pyrexia, or PYREXIA", "nothing"]
-    found = list(read_questions(bioasq(tmp_path / "a.json", factoid(snippets=snippets))))
-    assert [each.id for each in found] == ["5a_001", "5a_002", "5a_003", "5a_004"]
-    assert [each.document for each in found] == [f"pubmed/{number}" for number in range(4)]
-    assert [each.notes for each in found] == [("exactly",), ("by case",), ("in a synonym",), ("not found",)]
-    texts = [[answer.text for answer in each.answers] for each in found]
+    questions = list(read_questions(bioasq(tmp_path / "a.json", factoid(snippets=snippets))))
+    assert [question.id for question in questions] == ["5a_001", "5a_002", "5a_003", "5a_004"]
+    assert [question.document for question in questions] == [f"pubmed/{number}" for number in range(4)]
+    assert [question.notes for question in questions] == [("exactly",), ("by case",), ("in a synonym",), ("not found",)]
+    texts = [[answer.text for answer in question.answers] for question in questions]
     assert texts == [["Fever"], ["fever"], ["Pyrexia", "PYREXIA"], []]
-    assert (found[3].golds, found[3].impossible) == (("Fever", "pyrexia"), False)
-    assert {(each.pool, each.synonyms) for each in found} == {("5a", (("Fever", "pyrexia"),))}
+    assert (questions[3].golds, questions[3].impossible) == (("Fever", "pyrexia"), False)
+    assert {(question.pool, question.synonyms) for question in questions} == {("5a", (("Fever", "pyrexia"),))}
 
 
 @pytest.mark.parametrize(
@@ -186,14 +186,14 @@ def test_each_snippet_is_a_context_of_its_own(tmp_path):
     ],
 )
 def test_golds_come_in_more_than_one_shape(tmp_path, gold, synonyms):
-    (found,) = read_questions(bioasq(tmp_path / "a.json", factoid(exact_answer=gold)))
-    assert found.synonyms == synonyms
+    (question,) = read_questions(bioasq(tmp_path / "a.json", factoid(exact_answer=gold)))
+    assert question.synonyms == synonyms
 
 
 def test_a_second_question_of_an_id_is_not_pooled_with_the_first(tmp_path):
     path = bioasq(tmp_path / "a.json", factoid("b7"), factoid("b7", body="Why?", snippets=(CONTEXT, "a fever")))
-    found, (listed,) = rejects_of(path, tmp_path / "r.jsonl")
-    assert [(each.id, each.pool) for each in found] == [("b7_001", "b7")]
+    usable, (listed,) = rejects_of(path, tmp_path / "r.jsonl")
+    assert [(question.id, question.pool) for question in usable] == [("b7_001", "b7")]
     assert (listed["record"], listed["reason"]) == ("b7", "an id that another question has")
     assert listed["detail"] == "the first with it is in line 1; give each question one of its own"
 
@@ -229,14 +229,15 @@ def test_rows_of_the_library_datasets_are_read_and_lines_of_several_files_kept_a
     (tmp_path / "more").mkdir()
     for name in names:
         (tmp_path / name).write_text("\n".join(map(json.dumps, [row, {**row, "id": name}])))
-    found = list(question_items(*((tmp_path / name, None) for name in names)))
-    assert {each.answers for each in found} == {(Answer("fever", 2),)}
-    assert [each.id for each in found] == ["a-1:1", "a.jsonl", "b:1", "b.jsonl", "a-3:1", "more/a.jsonl"]
-    assert [each.id for each in question_items((tmp_path / "a.jsonl", None))] == ["1", "a.jsonl"]
+    questions = list(question_items(*((tmp_path / name, None) for name in names)))
+    assert {question.answers for question in questions} == {(Answer("fever", 2),)}
+    assert [question.id for question in questions] == ["a-1:1", "a.jsonl", "b:1", "b.jsonl", "a-3:1", "more/a.jsonl"]
+    assert [question.id for question in question_items((tmp_path / "a.jsonl", None))] == ["1", "a.jsonl"]
     none = {"text": [], "answer_start": []}
-    given = [row, {**row, "answers": none}, {**row, "answers": [], "is_impossible": True}, {**row, "answers": []}]
-    (tmp_path / "squad_v2.jsonl").write_text("\n".join(map(json.dumps, given)))
-    assert [each.impossible for each in read_questions(tmp_path / "squad_v2.jsonl")] == [False, True, True, False]
+    records = [row, {**row, "answers": none}, {**row, "answers": [], "is_impossible": True}, {**row, "answers": []}]
+    (tmp_path / "squad_v2.jsonl").write_text("\n".join(map(json.dumps, records)))
+    questions = list(read_questions(tmp_path / "squad_v2.jsonl"))
+    assert [question.impossible for question in questions] == [False, True, True, False]
 
 
 def test_questions_of_one_context_share_it_in_memory(tmp_path):
@@ -246,7 +247,11 @@ def test_questions_of_one_context_share_it_in_memory(tmp_path):
 
 
 def test_squad_is_written_as_it_was_read_or_not_at_all(tmp_path):
-    questions = list(read_questions(squad(tmp_path / "a.json", asked("1"), asked("2", answers=(), is_impossible=True))))
+    questions = list(
+        read_questions(
+            squad(tmp_path / "a.json", squad_question("1"), squad_question("2", answers=(), is_impossible=True))
+        )
+    )
     questions.append(Question("3", "q", "c", impossible=True, document="u"))
     write_questions(tmp_path / "b.json", questions, "squad")
     assert list(read_questions(tmp_path / "b.json")) == questions
@@ -264,15 +269,15 @@ def test_squad_is_written_as_it_was_read_or_not_at_all(tmp_path):
 def test_a_format_is_known_by_the_content(tmp_path):
     write_questions(tmp_path / "a.txt", [Question("1", "q", "c")])
     assert question_format_of(tmp_path / "a.txt") == "jsonl"
-    path = squad(tmp_path / "b", asked())
+    path = squad(tmp_path / "b", squad_question())
     path.write_bytes(gzip.compress(path.read_bytes()))
     assert question_format_of(path) == "squad"
     assert len(list(read_questions(path))) == 1
     assert question_format_of(bioasq(tmp_path / "c", factoid())) == "bioasq"
     lists = {"keywords": ["a"], "golds": [], "question": "q", "topics": [[1], {}], "context": "c", "more": 1}
     (tmp_path / "d").write_text(json.dumps(lists) + "\n\n")
-    (found,) = read_questions(tmp_path / "d")  # without an id and a document
-    assert (found.id, found.has_gold, found.document.startswith("article-")) == ("1", False, True)
+    (question,) = read_questions(tmp_path / "d")  # without an id and a document
+    assert (question.id, question.has_gold, question.document.startswith("article-")) == ("1", False, True)
 
 
 @pytest.mark.parametrize("content", ["[1]", "7", '{"documents": [{"id": 1}]}', '{"id": "1", "text": "t"}', "{} "])
@@ -297,7 +302,7 @@ def test_a_file_without_questions_or_of_another_kind_is_refused(tmp_path, conten
 
 @pytest.mark.parametrize("format_name", [None, "squad"])
 def test_a_file_cut_off_anywhere_is_an_error(tmp_path, format_name):
-    whole = squad(tmp_path / "a.json", *[asked(str(number)) for number in range(300)]).read_bytes()
+    whole = squad(tmp_path / "a.json", *[squad_question(str(number)) for number in range(300)]).read_bytes()
     packed = gzip.compress(whole)
     for length in (1, 20, len(whole) // 2, len(whole) - 3):
         (tmp_path / "b.json").write_bytes(whole[:length])
@@ -311,8 +316,8 @@ def test_a_question_given_twice_counts_once_in_training_and_each_time_in_a_score
     lines += [json.dumps({"question": "q1?", "context": CONTEXT, "answers": [], "impossible": True})]
     (tmp_path / "a.jsonl").write_text("".join(f"{line}\n" for line in [*lines, *lines]))
     sources = [QuestionSource(path=str(tmp_path / "a.jsonl"))]
-    found = read_all(sources, Rejects(None), once=True)
-    assert [(question.id, question.question) for question in found] == [("1", "q1?"), ("2", "q2?"), ("3", "q1?")]
+    questions = read_all(sources, Rejects(None), once=True)
+    assert [(question.id, question.question) for question in questions] == [("1", "q1?"), ("2", "q2?"), ("3", "q1?")]
     assert "3 of 6 questions are copies of an earlier one, with context and answers, and count once" in (
         capsys.readouterr().err
     )

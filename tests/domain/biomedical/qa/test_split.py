@@ -1,4 +1,4 @@
-"""The stage `domain.questions`: splits by article, what it tells, and that nobody moves."""
+"""The stage `domain.questions`: splits by article, its metrics, and that no question changes its split."""
 
 import json
 import random
@@ -22,7 +22,7 @@ def questions_of(articles, per_article=3):
 
 
 def split(context, questions, tmp_path, **settings):
-    write_questions(tmp_path / "in.jsonl", questions)
+    write_questions(tmp_path / "in.jsonl", questions, overwrite=True)
     return run(QuestionsSettings(files=[{"path": str(tmp_path / "in.jsonl")}], **settings), context)
 
 
@@ -39,25 +39,26 @@ def test_every_question_of_an_article_is_in_one_split_of_the_share_asked_for_and
     random.Random(0).shuffle(questions)
     shares = {"train": 0.5, "dev": 0.1, "test": 0.4}
     figures = split(context, questions, tmp_path, split=shares)
-    found = written(context)
-    assert sorted(each.id for part in found.values() for each in part) == sorted(each.id for each in questions)
-    articles = {name: {each.document for each in part} for name, part in found.items()}
+    parts = written(context)
+    ids = sorted(question.id for part in parts.values() for question in part)
+    assert ids == sorted(question.id for question in questions)
+    articles = {name: {question.document for question in part} for name, part in parts.items()}
     assert articles["train"] | articles["dev"] | articles["test"] == set(ARTICLES)
     assert sum(map(len, articles.values())) == 200
     assert {name: len(part) / 200 for name, part in articles.items()} == pytest.approx(shares, abs=0.08)
     assert {name: figures[f"articles/{name}"] for name in SPLITS} == {name: len(articles[name]) for name in SPLITS}
-    assert {name: figures[f"questions/{name}"] for name in SPLITS} == {name: len(found[name]) for name in SPLITS}
+    assert {name: figures[f"questions/{name}"] for name in SPLITS} == {name: len(parts[name]) for name in SPLITS}
     assert figures["questions"] == figures["answers"] == 600
 
 
 def test_no_article_moves_when_others_come_and_another_seed_is_another_split(context, tmp_path):
     split(context, questions_of(ARTICLES[:100]), tmp_path)
-    before = {each.id: name for name, part in written(context).items() for each in part}
+    before = {question.id: name for name, part in written(context).items() for question in part}
     split(context, questions_of(ARTICLES), tmp_path)
-    after = {each.id: name for name, part in written(context).items() for each in part}
+    after = {question.id: name for name, part in written(context).items() for question in part}
     assert before == {name: after[name] for name in before}
     split(context, questions_of(ARTICLES), tmp_path, seed=2)
-    assert after != {each.id: name for name, part in written(context).items() for each in part}
+    assert after != {question.id: name for name, part in written(context).items() for question in part}
 
 
 def names(groups, questions):
@@ -109,7 +110,7 @@ def test_what_was_mended_found_and_left_out_is_counted(context, tmp_path, capsys
         "rejected": 2,
     }
     rejects = [json.loads(line) for line in (context.output / "rejects.jsonl").read_text().splitlines()]
-    assert [each["record"] for each in rejects] == ["3", "5"]
+    assert [reject["record"] for reject in rejects] == ["3", "5"]
     stderr = capsys.readouterr().err
     assert "corrected the offsets of 1 answers" in stderr
     assert "1 further answers are not in their context" in stderr
@@ -119,12 +120,12 @@ def test_what_was_mended_found_and_left_out_is_counted(context, tmp_path, capsys
 
 
 def test_snippets_are_aligned_and_stay_with_their_question(context, tmp_path):
-    def asked(name, *snippets):
+    def factoid(name, *snippets):
         listed = [{"text": text, "document": f"{name}/{number}"} for number, text in enumerate(snippets)]
         gold = [["fever", "pyrexia"]]
         return {"id": name, "body": "q", "type": "factoid", "exact_answer": gold, "snippets": listed}
 
-    questions = [asked("a", "no fever", "Fever"), asked("b", "x", "pyrexia"), asked("c", "x y", "z")]
+    questions = [factoid("a", "no fever", "Fever"), factoid("b", "x", "pyrexia"), factoid("c", "x y", "z")]
     (tmp_path / "a.json").write_text(json.dumps({"questions": questions}))
     settings = QuestionsSettings(
         files=[{"path": str(tmp_path / "a.json")}], split={"train": 0.5, "dev": 0.5, "test": 0}
@@ -134,8 +135,8 @@ def test_snippets_are_aligned_and_stay_with_their_question(context, tmp_path):
             figures = run(settings.model_copy(update={"seed": seed}), context)
         except RequestError:
             continue
-        found = written(context)
-        assert not {each.pool for each in found["train"]} & {each.pool for each in found["dev"]}
+        parts = written(context)
+        assert not {question.pool for question in parts["train"]} & {question.pool for question in parts["dev"]}
     assert figures["aligned/exactly"] == figures["aligned/by_case"] == figures["aligned/in_a_synonym"] == 1
     assert figures["aligned/not_found"] == 3
     assert json.loads((context.output / "alignment.json").read_text()) == {
@@ -156,5 +157,5 @@ def test_covid_qa_is_split_by_article(context):
     assert figures["questions/train"] + figures["questions/dev"] + figures["questions/test"] == 1380
     assert figures["articles/train"] + figures["articles/dev"] + figures["articles/test"] == 98
     assert (figures["answers_repaired"], figures["rejected"]) == (234, 0)
-    contexts = [{each.context for each in part} for part in written(context).values()]
+    contexts = [{question.context for question in part} for part in written(context).values()]
     assert len(set().union(*contexts)) == sum(map(len, contexts)) == 98

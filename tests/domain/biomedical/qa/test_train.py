@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from asked_texts import WORDS, ask, asked, find_answers, many, stopped_and_resumed, write
+from synthetic_questions import WORDS, ask, find_answers, many, random_question, stopped_and_resumed, write
 
 from bertrelay.cache import Cache
 from bertrelay.data.records import Rejects
@@ -41,7 +41,7 @@ def learn(folder, base, **more):
 
 @pytest.fixture(scope="module")
 def learnt(tiny_bert, tmp_path_factory):
-    """A model that has learnt the task, and the figures of its training."""
+    """A trained model and the metrics of its training."""
     folder = tmp_path_factory.mktemp("learnt")
     train, dev = write(folder / "train.jsonl", many(300, 1)), write(folder / "dev.jsonl", many(60, 2))
     more = {"epochs": 6, "learning_rate": 4e-3, "evaluate_every": 10_000}  # once, at the end
@@ -51,20 +51,21 @@ def learnt(tiny_bert, tmp_path_factory):
 
 def test_two_processes_that_share_an_evaluation_find_what_one_does(tiny_bert, tmp_path, evaluated_twice):
     train, dev = write(tmp_path / "train.jsonl", many(40, 1)), write(tmp_path / "dev.jsonl", many(31, 2))
-    found = evaluated_twice("domain.biomedical.qa.train")
+    metrics_of_both = evaluated_twice("domain.biomedical.qa.train")
     learn(tmp_path, tiny_bert, train=[train], dev=[dev], epochs=1)
-    [(alone, shared)] = found
+    [(alone, shared)] = metrics_of_both
     assert shared == alone and 0 < alone["dev/f1"] < 1
 
 
 def exact_match(model, questions):
-    found = find_answers(model, [ask(each.question, each.context) for each in questions], precision="fp32")
+    queries = [ask(question.question, question.context) for question in questions]
+    candidates = find_answers(model, queries, precision="fp32")
     answers = [
         question.context[best.start : best.end] if best.start >= 0 else ""
-        for question, (best, *_) in zip(questions, found, strict=True)
+        for question, (best, *_) in zip(questions, candidates, strict=True)
     ]
-    right = [score(answer, each.gold_texts, "2.0") for answer, each in zip(answers, questions, strict=True)]
-    return float(np.mean([each.exact_match for each in right]))
+    right = [score(answer, question.gold_texts, "2.0") for answer, question in zip(answers, questions, strict=True)]
+    return float(np.mean([measured.exact_match for measured in right]))
 
 
 PLACES = {
@@ -78,17 +79,17 @@ PLACES = {
 @pytest.mark.parametrize("where", PLACES)
 def test_answers_are_found_wherever_they_are(learnt, where):
     model, generator, (low, high, mention) = learnt[0], np.random.default_rng(5), PLACES[where]
-    drawn = [asked(generator, str(n), int(generator.integers(low, high)), mention) for n in range(200)]
+    drawn = [random_question(generator, str(n), int(generator.integers(low, high)), mention) for n in range(200)]
     subwords = PairSplitter(model.tokenizer)(drawn)
     windows, text_ends = subwords.windows(model.max_tokens, model.overlap), np.cumsum(subwords.contexts.lengths)
     edges = windows.ends[np.unique(windows.sequences, return_index=True)[1]]  # of the first window of each text
     firsts, ends = np.array([span for (span,) in gold_spans(drawn, subwords)]).T
-    wanted = {
+    is_there = {
         "beyond the first window": firsts >= edges,
         "over its edge": (firsts < edges) & (edges < ends),
         "at the very end": ends == text_ends,
     }[where]
-    questions = [drawn[number] for number in np.flatnonzero(wanted)][:40]
+    questions = [drawn[number] for number in np.flatnonzero(is_there)][:40]
     assert len(questions) >= 15
     assert exact_match(model, questions) >= 0.95
 
@@ -102,15 +103,15 @@ def test_that_there_is_no_answer_is_learnt(learnt):
     assert model.temperature == metrics["temperature"]
 
 
-def question(context, *answers, asked="mild", **more):
+def question(context, *answers, text="mild", **more):
     """A question with answers where their text first stands."""
-    found = tuple(Answer(text, context.index(text)) for text in answers)
-    return Question("q", asked, context, found, file="q.jsonl", line=1, **more)
+    golds = tuple(Answer(answer, context.index(answer)) for answer in answers)
+    return Question("q", text, context, golds, file="q.jsonl", line=1, **more)
 
 
 def task_of(tiny_bert, questions, rejects=None, **more):
-    given = {**LEARNING, "base": str(tiny_bert), "train": [{"path": "none.jsonl"}], **more}
-    settings = QaSettings.model_validate(given)
+    values = {**LEARNING, "base": str(tiny_bert), "train": [{"path": "none.jsonl"}], **more}
+    settings = QaSettings.model_validate(values)
     model = start_model(settings)
     model.network.eval()
     return QaTask(model, settings, questions, [], rejects or Rejects(None, 1.0), ComputePrecision.FP32)
@@ -128,9 +129,9 @@ def test_a_window_teaches_each_answer_that_it_holds_and_one_without_any_that_the
     gout, flu = (tokenizer.convert_tokens_to_ids(word) for word in ("gout", "flu"))
     for row in everything:
         ids = batch.inputs["input_ids"][row]
-        there = [int((ids == number).nonzero()[0, 0]) for number in (gout, flu) if number in ids]
+        starts = [int((ids == number).nonzero()[0, 0]) for number in (gout, flu) if number in ids]
         taught = [pair for pair in batch.inputs["answers"][row].tolist() if pair[0] >= 0]
-        assert taught == [[place, place] for place in sorted(there or [0])]
+        assert taught == [[start, start] for start in sorted(starts or [0])]
     assert batch.inputs["answers"].shape[1] == 2
 
 
@@ -141,7 +142,7 @@ def test_a_loss_is_minus_the_logarithm_of_what_all_right_answers_have_together(t
     encoded = tokenizer("mild", "the patient of gout and type two diabetes", return_tensors="pt")
     logits = network(**encoded)
     choices = [0, *range(3, len(encoded["input_ids"][0]) - 1)]  # not the question, not what frames it
-    starts, ends = (torch.softmax(each[0, choices], 0) for each in (logits.start_logits, logits.end_logits))
+    starts, ends = (torch.softmax(scores[0, choices], 0) for scores in (logits.start_logits, logits.end_logits))
     expected = -torch.log(starts[4] * ends[4] + starts[6] * ends[8])
     torch.testing.assert_close(task.loss(task.model, batch)["answer"], expected)
 
@@ -185,19 +186,19 @@ def test_characters_of_answers_become_subwords_also_inside_words_and_beyond_the_
 
 def test_questions_that_cannot_be_learnt_are_rejected_by_id_or_left_out(tiny_bert, tmp_path, capsys):
     faults = {
-        "a question so long": question(LONG, "flu", asked="mild given " * 13),
+        "a question so long": question(LONG, "flu", text="mild given " * 13),
         "no window holds whole": question(LONG, LONG[5:230]),
         "an answer without subwords": question("\x01\x02 the patient", "\x01\x02"),
     }
     with Rejects(tmp_path / "rejects.jsonl", 1.0) as rejects:
-        questions = [replace(asked, id=reason) for reason, asked in faults.items()]
+        questions = [replace(fault, id=reason) for reason, fault in faults.items()]
         rejects.used(8)  # as reading them counts
         task = task_of(tiny_bert, [*many(5, 1), question(LONG), *questions], rejects)  # one has no known answer
     assert task.questions == 5
     assert set(task.windows.sequences.tolist()) == set(range(5))
     assert "nothing to train on in 1 of 9 questions" in capsys.readouterr().err
     listed = [json.loads(line) for line in (tmp_path / "rejects.jsonl").read_text().splitlines()]
-    assert all(each["record"] in each["reason"] and "patient" not in json.dumps(each) for each in listed)
+    assert all(reject["record"] in reject["reason"] and "patient" not in json.dumps(reject) for reject in listed)
     assert len(listed) == 3
     train = write(tmp_path / "train.jsonl", [*many(20, 1), questions[0]])
     with pytest.raises(WorkError, match=r"1 of 21 records cannot be used.*a question so long"):
@@ -207,15 +208,15 @@ def test_questions_that_cannot_be_learnt_are_rejected_by_id_or_left_out(tiny_ber
 def test_questions_of_dev_that_are_in_train_are_refused_and_contexts_counted(tiny_bert, tmp_path, capsys):
     train = many(20, 1)
     dev = [replace(train[0], question="what else had flu"), *many(4, 2)]
-    kept = learn(
+    metrics = learn(
         tmp_path,
         tiny_bert,
         train=[write(tmp_path / "a.jsonl", train)],
         dev=[write(tmp_path / "b.jsonl", dev)],
         epochs=1,
     )
-    shared = {each.context for each in train} & {each.context for each in dev}
-    assert kept["dev_contexts_in_train"] == len(shared) >= 1
+    shared = {question.context for question in train} & {question.context for question in dev}
+    assert metrics["dev_contexts_in_train"] == len(shared) >= 1
     assert f"contexts, {len(shared)} in train too" in capsys.readouterr().err
     again = write(tmp_path / "c.jsonl", [*dev, train[3], train[5]])
     with pytest.raises(RequestError, match="dev: expected questions that are not in train, found 2 of 7 that are"):
@@ -238,13 +239,13 @@ def test_without_impossible_questions_there_is_always_an_answer_and_without_dev_
     assert "there is no dev data: the probabilities of this model are not calibrated" in capsys.readouterr().err
     model = load_model(tmp_path / "output" / "model")
     assert model.threshold is None
-    (found,) = find_answers(model, [ask("mild", LONG)], precision="fp32")
-    assert all(each.start >= 0 for each in found)
+    (candidates,) = find_answers(model, [ask("mild", LONG)], precision="fp32")
+    assert all(candidate.start >= 0 for candidate in candidates)
 
 
 def test_what_dev_data_cannot_do_is_reported(tiny_bert, capsys):
     model = start_model(QaSettings.model_validate({**LEARNING, "base": str(tiny_bert), "train": [{"path": "none"}]}))
-    splitter, long = PairSplitter(model.tokenizer), question(LONG, "flu", asked="mild given " * 13)
+    splitter, long = PairSplitter(model.tokenizer), question(LONG, "flu", text="mild given " * 13)
     QaDevSet([*many(5, 2), long], model, splitter, ComputePrecision.FP32).tuned(model)
     reported = capsys.readouterr().err
     assert (

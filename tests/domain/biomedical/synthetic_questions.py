@@ -28,37 +28,40 @@ ASKED = {"disease": "mild", "chemical": "given"}
 WORDS = 64
 
 
-def asked(generator, name, place=None, mention=None, impossible=False, words=WORDS):
-    """A question to a text of `words` plain ones, in which one mention of the kind asked for follows `place` of them.
+def random_question(generator, name, words_before=None, mention=None, impossible=False, words=WORDS):
+    """A question to a text of `words` plain ones, in which the answer follows `words_before` of them.
 
-    The mention of the other kind comes later, or anywhere when `place` is not given. impossible: it comes alone.
+    A mention of the other kind comes later, or anywhere when `words_before` is absent. impossible: it comes alone.
     """
     kind = "disease" if mention in MENTIONS["disease"] or generator.random() < 0.5 else "chemical"
     other = "chemical" if kind == "disease" else "disease"
     mention = mention or str(generator.choice(MENTIONS[kind]))
     plain = [str(word) for word in generator.choice(PLAIN, words)]
-    at = int(generator.integers(0, words + 1)) if place is None else place
-    later = int(generator.integers(0 if place is None else at, words + 1))
+    at = int(generator.integers(0, words + 1)) if words_before is None else words_before
+    later = int(generator.integers(0 if words_before is None else at, words + 1))
     inserted = str(generator.choice(MENTIONS[other]))
     if impossible:
         return Question(name, ASKED[kind], " ".join([*plain[:later], inserted, *plain[later:]]), impossible=True)
     listed = [*plain[:at], mention, *plain[at:]]
-    if later != at or place is None:
+    if later != at or words_before is None:
         listed.insert(later if later < at else later + 1, inserted)
     start = sum(len(word) + 1 for word in listed[: at + (later < at)])
     return Question(name, ASKED[kind], " ".join(listed), (Answer(mention, start),), document=f"text {name}")
 
 
 def many(count, seed, impossible=0.2, **more):
-    """So many of them, a share of which has no answer."""
+    """`count` questions, of which a fraction has no answer."""
     generator = np.random.default_rng(seed)
     drawn = [bool(generator.random() < impossible) for _ in range(count)]
-    return [asked(generator, f"{seed}-{n}", impossible=each, **more) for n, each in enumerate(drawn)]
+    return [
+        random_question(generator, f"{seed}-{n}", impossible=is_impossible, **more)
+        for n, is_impossible in enumerate(drawn)
+    ]
 
 
 def write(path, questions):
     """A file of questions, as settings name it."""
-    write_questions(path, questions)
+    write_questions(path, questions, overwrite=True)
     return {"path": str(path)}
 
 
@@ -109,7 +112,7 @@ def ask(question, context, name=""):
 
 
 def stopped_and_resumed(learn, folder):
-    """The files of a model from `learn(folder)`, run through, and those where a signal stops it at an evaluation."""
+    """The files of `learn(folder)`'s model: without an interruption, and stopped by a signal and resumed."""
 
     def stop(training, evaluate=Training._evaluate):
         evaluate(training)
