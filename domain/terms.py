@@ -459,8 +459,8 @@ def draw_terms(texts: Sequence[str], groups: Sequence[str], positions: Positions
     drawn = np.flatnonzero(np.isfinite(positions[:, 0])).tolist()
     labels = [cut(texts[row]) for row in drawn]
     names = {group: cut(group) or "no group" for group in dict.fromkeys(groups[row] for row in drawn)}
-    side = max(7.0, 0.7 * math.sqrt(len(drawn)))  # inches
-    figure = Figure(figsize=(1.3 * side, side), facecolor="white")
+    height = max(7.0, 0.7 * math.sqrt(len(drawn)))  # inches
+    figure = Figure(figsize=(1.3 * height, height), facecolor="white")
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xticks=[], yticks=[], xmargin=0.15)  # labels are to the right of their marks
     text: dict[str, Any] = {"family": font_families([*labels, *names.values()]), "parse_math": False}

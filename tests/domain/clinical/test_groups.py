@@ -35,7 +35,7 @@ def test_a_group_has_its_own_metrics_and_intervals_that_resample_its_subjects_wi
     for part in listed:
         members = np.flatnonzero(groups["insurance"] == part["group"])
         true, raw, recalibrated = outcomes[members], probabilities[members], calibrated[members]
-        figures = part["metrics"]
+        metrics = part["metrics"]
         expected = {
             "auroc": roc_auc_score(true, raw),
             "auprc": average_precision_score(true, raw),
@@ -44,12 +44,12 @@ def test_a_group_has_its_own_metrics_and_intervals_that_resample_its_subjects_wi
             "observed_expected": true.sum() / recalibrated.sum(),
             "observed_expected_uncalibrated": true.sum() / raw.sum(),
         }
-        assert {name: figures[name] for name in expected} == pytest.approx(expected)
+        assert {name: metrics[name] for name in expected} == pytest.approx(expected)
         (weights,) = resampled_weights(subjects[members], 5)
         resampled = {"prevalence": weights @ true / weights.sum(1)}
         resampled["observed_expected"] = weights @ true / (weights @ recalibrated)
         for name, values in resampled.items():
-            bounds = figures[f"{name}_low"], figures[f"{name}_high"]
+            bounds = metrics[f"{name}_low"], metrics[f"{name}_high"]
             assert bounds == pytest.approx(tuple(np.percentile(values, [2.5, 97.5])))
 
 

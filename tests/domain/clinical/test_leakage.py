@@ -108,8 +108,8 @@ def test_near_duplicates_are_those_of_brute_force(look):
     test = [changed(text, number % 6 + 1, number) for number, text in enumerate(train)]
     shingles = [[shingles_of(text) for text in half] for half in (train, test)]
     similar = {
-        (row, side) for row, one in enumerate(shingles[0]) for other in shingles[1] if jaccard(one, other) >= 0.7
-        for side in ("train", "test")
+        (row, split) for row, one in enumerate(shingles[0]) for other in shingles[1] if jaccard(one, other) >= 0.7
+        for split in ("train", "test")
     }  # fmt: skip
     findings = look({"text": train + test, "split": ["train"] * 150 + ["test"] * 150}, near=0.7)
     assert len(similar) >= 100

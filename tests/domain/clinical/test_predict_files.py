@@ -89,7 +89,7 @@ def call(models, tmp_path, capfd):
         arguments = [*words, str(models[command]), str(source), str(tmp_path / output), *options]
         code = _exit_code(arguments, debug=True)
         printed = "".join(capfd.readouterr())
-        assert not MARK.search(printed), "what was printed tells a mark"
+        assert not MARK.search(printed), "the output shows a mark"
         assert telling(tmp_path, source) == []
         return code, printed
 

@@ -109,8 +109,8 @@ def trained(tmp_path_factory, settings):
 def test_it_learns_and_shows_before_and_after(trained):
     folder, metrics = trained
     for name in ("mlm_loss", "mlm_perplexity", "mlm_accuracy", "nsp_loss", "nsp_accuracy"):
-        for figure in (name, f"before/{name}"):
-            assert metrics[f"{figure}_low"] <= metrics[figure] <= metrics[f"{figure}_high"]
+        for metric in (name, f"before/{name}"):
+            assert metrics[f"{metric}_low"] <= metrics[metric] <= metrics[f"{metric}_high"]
     assert metrics["before/mlm_loss"] == pytest.approx(np.log(120), abs=0.3)  # it knows nothing
     assert metrics["mlm_loss"] < 0.8 * metrics["before/mlm_loss"]
     assert metrics["mlm_accuracy"] > metrics["before/mlm_accuracy"] + 0.1

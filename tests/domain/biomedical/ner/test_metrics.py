@@ -37,7 +37,7 @@ def lenient_spans(tags):
 
 
 def metrics(gold, predicted, find=spans_of, units=None, **more):
-    spans = [[find(tags) for tags in side] for side in (gold, predicted)]
+    spans = [[find(tags) for tags in sentences] for sentences in (gold, predicted)]
     units = np.arange(len(gold)) if units is None else units
     return entity_metrics(count_entities(spans[0], [()] * len(gold), spans[1], units, TYPES), TYPES, **more)
 
@@ -110,15 +110,15 @@ def test_marked_verdicts_are_the_counted_kinds_of_pairs():
     for _ in range(300):
         words = ["x" * draw.randint(1, 12) for _ in range(12)]
         starts = list(accumulate((len(word) + 1 for word in words), initial=0))
-        sides = [random_spans(draw, len(words)) for _ in range(2)]
+        both = [random_spans(draw, len(words)) for _ in range(2)]
         left, right = compared(
             *(
                 Document("1", " ".join(words), tuple(Entity(starts[s], starts[e] - 1, t) for s, e, t in spans))
-                for spans in sides
+                for spans in both
             )
         )
-        counted = Counter(pair.kind for pair in pairings(*sides))
-        assert [entity.verdict for entity in left] == [pair.kind for pair in pairings(*sides) if pair.gold]
+        counted = Counter(pair.kind for pair in pairings(*both))
+        assert [entity.verdict for entity in left] == [pair.kind for pair in pairings(*both) if pair.gold]
         assert Counter(entity.verdict for entity in right)["spurious"] == counted["spurious"]
         seen.update(counted)
     assert len(seen) == 6 and min(seen.values()) > 20

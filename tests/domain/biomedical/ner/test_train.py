@@ -106,7 +106,7 @@ def test_entities_are_learned_and_scored_as_seqeval_scores_the_written_tags(lear
     scores = evaluate(tmp_path / "trained", tmp_path, write_sentences(tmp_path / "test.tsv", 60, seed=9))
     rows = read_tsv(tmp_path / "scores" / "predictions.tsv")
     assert [[row[:2] for row in sentence] for sentence in rows] == read_tsv(tmp_path / "test.tsv")  # every gold tag
-    gold, predicted = ([[row[side] for row in sentence] for sentence in rows] for side in (1, 2))
+    gold, predicted = ([[row[column] for row in sentence] for sentence in rows] for column in (1, 2))
     report = classification_report(gold, predicted, mode="strict", scheme=IOB2, output_dict=True)
     for ending, theirs in (("", "micro avg"), ("/Disease", "Disease"), ("/Chemical", "Chemical")):
         assert scores[f"f1{ending}"] == pytest.approx(report[theirs]["f1-score"])

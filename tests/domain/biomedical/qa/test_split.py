@@ -38,7 +38,7 @@ def test_every_question_of_an_article_is_in_one_split_of_the_share_asked_for_and
     questions = questions_of(ARTICLES)
     random.Random(0).shuffle(questions)
     shares = {"train": 0.5, "dev": 0.1, "test": 0.4}
-    figures = split(context, questions, tmp_path, split=shares)
+    metrics = split(context, questions, tmp_path, split=shares)
     parts = written(context)
     ids = sorted(question.id for part in parts.values() for question in part)
     assert ids == sorted(question.id for question in questions)
@@ -46,9 +46,9 @@ def test_every_question_of_an_article_is_in_one_split_of_the_share_asked_for_and
     assert articles["train"] | articles["dev"] | articles["test"] == set(ARTICLES)
     assert sum(map(len, articles.values())) == 200
     assert {name: len(part) / 200 for name, part in articles.items()} == pytest.approx(shares, abs=0.08)
-    assert {name: figures[f"articles/{name}"] for name in SPLITS} == {name: len(articles[name]) for name in SPLITS}
-    assert {name: figures[f"questions/{name}"] for name in SPLITS} == {name: len(parts[name]) for name in SPLITS}
-    assert figures["questions"] == figures["answers"] == 600
+    assert {name: metrics[f"articles/{name}"] for name in SPLITS} == {name: len(articles[name]) for name in SPLITS}
+    assert {name: metrics[f"questions/{name}"] for name in SPLITS} == {name: len(parts[name]) for name in SPLITS}
+    assert metrics["questions"] == metrics["answers"] == 600
 
 
 def test_no_article_moves_when_others_come_and_another_seed_is_another_split(context, tmp_path):
@@ -97,8 +97,8 @@ def test_what_was_mended_found_and_left_out_is_counted(context, tmp_path, capsys
     (tmp_path / "a.json").write_text(json.dumps(squad))
     everything = {"train": 1.0, "dev": 0, "test": 0}
     settings = QuestionsSettings(files=[{"path": str(tmp_path / "a.json")}], split=everything, max_rejects=0.4)
-    figures = run(settings, context)
-    assert {name: count for name, count in figures.items() if count} == {
+    metrics = run(settings, context)
+    assert {name: count for name, count in metrics.items() if count} == {
         "questions": 4,
         "questions/train": 4,
         "articles/train": 1,
@@ -132,13 +132,13 @@ def test_snippets_are_aligned_and_stay_with_their_question(context, tmp_path):
     )
     for seed in range(8):
         try:
-            figures = run(settings.model_copy(update={"seed": seed}), context)
+            metrics = run(settings.model_copy(update={"seed": seed}), context)
         except RequestError:
             continue
         parts = written(context)
         assert not {question.pool for question in parts["train"]} & {question.pool for question in parts["dev"]}
-    assert figures["aligned/exactly"] == figures["aligned/by_case"] == figures["aligned/in_a_synonym"] == 1
-    assert figures["aligned/not_found"] == 3
+    assert metrics["aligned/exactly"] == metrics["aligned/by_case"] == metrics["aligned/in_a_synonym"] == 1
+    assert metrics["aligned/not_found"] == 3
     assert json.loads((context.output / "alignment.json").read_text()) == {
         "snippets": {"exactly": 1, "by case": 1, "in a synonym": 1, "not found": 3},
         "questions": {"exactly": 1, "by case": 0, "in a synonym": 1, "not found": 1},
@@ -153,9 +153,9 @@ def test_a_split_without_a_question_is_reported(context, tmp_path):
 
 @with_covid
 def test_covid_qa_is_split_by_article(context):
-    figures = run(QuestionsSettings(files=[{"path": str(COVID)}]), context)
-    assert figures["questions/train"] + figures["questions/dev"] + figures["questions/test"] == 1380
-    assert figures["articles/train"] + figures["articles/dev"] + figures["articles/test"] == 98
-    assert (figures["answers_repaired"], figures["rejected"]) == (234, 0)
+    metrics = run(QuestionsSettings(files=[{"path": str(COVID)}]), context)
+    assert metrics["questions/train"] + metrics["questions/dev"] + metrics["questions/test"] == 1380
+    assert metrics["articles/train"] + metrics["articles/dev"] + metrics["articles/test"] == 98
+    assert (metrics["answers_repaired"], metrics["rejected"]) == (234, 0)
     contexts = [{question.context for question in part} for part in written(context).values()]
     assert len(set().union(*contexts)) == sum(map(len, contexts)) == 98
