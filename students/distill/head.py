@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -121,6 +122,25 @@ def fit_linear_head(
     return linear_projection(torch.from_numpy(weight.T), torch.from_numpy(fit.teacher_mean - fit.pooled_mean @ weight))
 
 
+def fit_kept_directions(
+    student: SentenceEncoder, corpus: ParallelCorpus, targets: Targets, precision: ComputePrecision
+) -> tuple[Tensor, Tensor]:
+    """The weight (dim, pooled) and bias (dim,) of a linear map that keeps all directions of the pooled vectors.
+
+    It is the softened regression of `fit_linear_head` from the pooled vectors of a trained student, without the
+    teacher's mean, times the mean length of the student's vectors before their normalisation: added to the head with
+    the weight 1 it counts about as much as the head.
+    """
+    sample = Sample.encode(student, corpus, targets, LINEAR_SENTENCES, precision)
+    fit = Regression.fit(sample, RIDGE)
+    weight = soften(fit.weight, fit.covariance, fit.cross)
+    pooled = torch.from_numpy(sample.pooled[:BLOCK]).to(student.device)
+    with torch.no_grad():
+        length = float(cast(nn.Module, student.projection)(pooled).norm(dim=1).mean()) if student.normalize else 1.0
+    weight, bias = length * weight.T, -length * (fit.pooled_mean @ weight)
+    return torch.from_numpy(weight).float().to(student.device), torch.from_numpy(bias).float().to(student.device)
+
+
 def soften(
     weight: NDArray[np.float64], covariance: NDArray[np.float64], cross: NDArray[np.float64]
 ) -> NDArray[np.float64]:
@@ -129,6 +149,25 @@ def soften(
     softened = (left * singular_values**SOFTENING) @ right  # (pooled, dim)
     scale = (softened * cross).sum() / (softened * (covariance @ softened)).sum()
     return np.asarray(softened * scale)
+
+
+def add_linear_map(head: Projection | nn.Sequential, weight: Tensor, bias: Tensor) -> Projection | nn.Sequential:
+    """A head of the form of `head` that gives its vectors + weight · x + bias. weight: (dim, pooled); bias: (dim,).
+
+    head: one linear layer, or two with a GELU between them. A hidden layer gets 2 · pooled more neurons, see
+    `fit_hidden_head`.
+    """
+    if isinstance(head, Projection):
+        layer = head.linear
+        return linear_projection(layer.weight.detach() + weight, layer.bias.detach() + bias)
+    first, second = (cast(Projection, layer).linear for layer in head)
+    identity, zeros = torch.eye(weight.shape[1]).to(weight), torch.zeros(2 * weight.shape[1]).to(weight)
+    hidden = linear_projection(
+        torch.cat([first.weight.detach(), identity, -identity]), torch.cat([first.bias.detach(), zeros])
+    )
+    hidden.activation = nn.GELU()
+    outer = torch.cat([second.weight.detach(), weight, -weight], dim=1)
+    return nn.Sequential(hidden, linear_projection(outer, second.bias.detach() + bias))
 
 
 @spinner("fitting the head")

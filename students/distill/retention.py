@@ -8,14 +8,16 @@ from torch import Tensor
 
 from bertrelay.compute.local import LocalExecutor
 from bertrelay.data.vectors import open_vectors
+from bertrelay.device import ComputePrecision
 from bertrelay.encode_files import fill_vectors
 from bertrelay.errors import RequestError
 from bertrelay.model.encoder import SentenceEncoder
-from bertrelay.process_group import ProcessGroup, broadcast_from_main
+from bertrelay.process_group import ProcessGroup, broadcast_from_main, on_main
 from bertrelay.progress import progress
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.checkpoint import unique_tensors
 from students.compress.pruning import layer_stack
+from students.distill.head import add_linear_map, fit_kept_directions
 from students.distill.start import START
 from students.distill.targets import Targets, targets_of
 from students.evaluate.verdicts import MEAN
@@ -24,6 +26,9 @@ from students.parallel.settings import ENGLISH
 
 FRACTIONS = (0.2, 0.4, 0.6, 0.8, 1.0)
 """Fractions of the way from the start's weights to the trained ones."""
+
+KEPT_WEIGHTS = (0.0, 0.4, 0.8, 1.2, 1.6, 2.4)
+"""Weights of a linear map that keeps all directions, beside the trained head."""
 
 TOLERANCE = 0.002
 """A difference of accuracies that is chance, as they are measured on some thousand sentences."""
@@ -82,7 +87,7 @@ def retained_targets(student: SentenceEncoder, corpus: ParallelCorpus, context: 
 def average_with_start(
     student: SentenceEncoder, evaluate: Callable[[ProcessGroup], Metrics], context: StageContext
 ) -> Metrics:
-    """Leaves in `student` the best weights on the line from the start's to its own (`best_fraction`).
+    """Leaves in `student` the best weights on the line from the start's to its own (`nearest_to_best`).
 
     Training on narrow text makes a network forget other text. Going back on this line undoes that faster than it
     undoes what was learnt (Wortsman et al. 2022, "Robust fine-tuning of zero-shot models").
@@ -90,7 +95,8 @@ def average_with_start(
     1. The weights at each of FRACTIONS are evaluated, and those of the start for the report.
     2. Accuracies are averaged over trained sets and over untrained ones, and cosines to the teacher's vectors over the
        untrained ones.
-    3. `best_fraction` chooses, and the student gets start + fraction · (trained − start).
+    3. `nearest_to_best` chooses, of equal fractions the largest: the student gets
+       start + fraction · (trained − start).
 
     Example: a weight is 1.0 in the start and 2.0 after training.
 
@@ -116,10 +122,47 @@ def average_with_start(
             metrics[fraction] = broadcast_from_main(evaluate(context.process_group), context.process_group)
             bar.advance()
     means = {fraction: held_out_means(at_fraction) for fraction, at_fraction in metrics.items()}
-    best = best_fraction(means)
+    best = max(nearest_to_best({fraction: means[fraction] for fraction in FRACTIONS}))
     _load_between(student, start, trained, best)
     averages = {f"average/{fraction}/{kind}": mean for fraction, kinds in means.items() for kind, mean in kinds.items()}
     return {**metrics[best], **averages, "trained_share": best}
+
+
+def keep_directions(
+    student: SentenceEncoder,
+    corpus: ParallelCorpus,
+    targets: Targets,
+    evaluate: Callable[[ProcessGroup], Metrics],
+    context: StageContext,
+    precision: ComputePrecision,
+) -> Metrics:
+    """Adds to the head of `student` a linear map that keeps all directions of its network's vectors.
+
+    A head that is fitted to the teacher drops what the training text does not need, and with it what tells other
+    sentences and their translations apart.
+
+    1. The map is fitted, see `fit_kept_directions`.
+    2. The student with it is evaluated, with each weight of KEPT_WEIGHTS.
+    3. The weight is chosen as the fraction of `average_with_start` is; of equal ones the smallest.
+
+    evaluate: computes the metrics of the head that `student` has; every process calls it.
+    Returns the metrics with the chosen weight, `kept_weight`, and the means with all weights.
+    """
+    trained = student.projection
+    if trained is None:
+        raise RequestError("keep_directions: expected a student with a head, which has other dimensions than its base")
+    weight, bias = on_main(lambda: fit_kept_directions(student, corpus, targets, precision), context.process_group)
+    metrics = {}
+    with progress("keeping directions", len(KEPT_WEIGHTS), "evaluations") as bar:
+        for kept in KEPT_WEIGHTS:
+            student.projection = add_linear_map(trained, kept * weight, kept * bias).to(student.device)
+            metrics[kept] = broadcast_from_main(evaluate(context.process_group), context.process_group)
+            bar.advance()
+    means = {kept: held_out_means(with_kept) for kept, with_kept in metrics.items()}
+    best = min(nearest_to_best(means))
+    student.projection = add_linear_map(trained, best * weight, best * bias).to(student.device) if best else trained
+    kept_means = {f"kept/{kept}/{kind}": mean for kept, kinds in means.items() for kind, mean in kinds.items()}
+    return {**metrics[best], **kept_means, "kept_weight": best}
 
 
 def held_out_means(metrics: Metrics) -> dict[str, float]:
@@ -136,18 +179,18 @@ def held_out_means(metrics: Metrics) -> dict[str, float]:
     return {kind: float(np.mean(values)) for kind, values in kinds.items()}
 
 
-def best_fraction(means: Mapping[float, Mapping[str, float]]) -> float:
-    """The largest of FRACTIONS whose worst mean is nearest to the best of that kind, within TOLERANCE.
+def nearest_to_best(means: Mapping[float, Mapping[str, float]]) -> list[float]:
+    """The choices whose worst mean is nearest to the best of that kind, within TOLERANCE.
 
-    means: by fraction and by kind, as `held_out_means` gives them.
+    means: by choice and by kind, as `held_out_means` gives them.
 
-    A fraction counts by the kind in which it is farthest below the best of all fractions: a gain in one does not pay
-    for a loss in another. See `average_with_start` for an example.
+    A choice counts by the kind in which it is farthest below the best of all choices: a gain in one does not pay for a
+    loss in another. See `average_with_start` for an example.
     """
-    kinds = means[FRACTIONS[0]].keys()
-    best = {kind: max(means[fraction][kind] for fraction in FRACTIONS) for kind in kinds}
-    below = {fraction: max(best[kind] - means[fraction][kind] for kind in kinds) for fraction in FRACTIONS}
-    return max(fraction for fraction in FRACTIONS if below[fraction] <= min(below.values()) + TOLERANCE)
+    kinds = next(iter(means.values())).keys()
+    best = {kind: max(of_choice[kind] for of_choice in means.values()) for kind in kinds}
+    below = {choice: max(best[kind] - of_choice[kind] for kind in kinds) for choice, of_choice in means.items()}
+    return [choice for choice in means if below[choice] <= min(below.values()) + TOLERANCE]
 
 
 def _load_between(

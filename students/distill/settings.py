@@ -115,6 +115,9 @@ class DistillSettings(TrainingSettings):
     """Choose the weights between start and end that are nearest to the best in the accuracy on `dev`, in that on
     `dev_untrained` and in the cosine to the teacher there, by the worst of the three; within 0.002 those nearest the
     end."""
+    keep_directions: bool = False
+    """After training, add to the head a linear map that keeps all directions of the network's vectors, with the weight
+    that is chosen as `average_with_start` chooses."""
     objectives: Objectives = Objectives()
     """Weights of the losses."""
     retained: list[Table] = []
@@ -137,7 +140,9 @@ class DistillSettings(TrainingSettings):
     held out of `parallel`, in every language."""
     dev_sentences: Annotated[int, Field(ge=0), UnusedWith("dev")] = 1000
     """English sentences to hold out of `parallel`, in every language; 0 for no dev data."""
-    dev_untrained: Annotated[list[UnlimitedSource], UsedWith("dev", "dev_sentences", "average_with_start")] = []
+    dev_untrained: Annotated[
+        list[UnlimitedSource], UsedWith("dev", "dev_sentences", "average_with_start", "keep_directions")
+    ] = []
     """Held-out corpora of other domains and languages than `parallel`, which choose the weights as much as those of
     `dev`; without any, 150 sentences of many domains that come with the project, for a pretrained base in 21 languages,
     for a new one in those that are trained."""
@@ -159,7 +164,11 @@ class DistillSettings(TrainingSettings):
             refuse_idle(self, "trim_vocabulary", because="the vocabulary of this base is trained on the corpus")
             refuse_idle(self, "head_neurons", because="this base is not pretrained, so there is nothing to fit it to")
         if isinstance(self.base, NewEncoder):
-            refuse_idle(self, "frozen_layers", "average_with_start", because="a new network knows nothing to keep")
+            refuse_idle(
+                self,
+                *("frozen_layers", "average_with_start", "keep_directions"),
+                because="a new network knows nothing to keep",
+            )
         if not self.retained:
             refuse_idle(self.objectives, "retention", because="there are no `retained` texts")
         return self

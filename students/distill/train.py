@@ -38,6 +38,7 @@ from students.distill.retention import (
     average_with_start,
     freeze_layers,
     held_out_means,
+    keep_directions,
     retained_targets,
 )
 from students.distill.settings import DistillSettings
@@ -78,6 +79,8 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
         write_json(context.output / learning_curve.FILE, learning_curve.learning_curve(context.output / LOG, schedule))
     if settings.average_with_start:
         metrics |= average_with_start(student, task.evaluate, context)
+    if settings.keep_directions:
+        metrics |= keep_directions(student, corpus, targets, task.evaluate, context, precision)
     if context.process_group.is_main:
         save_student(student, corpus, targets, context)
     items: Metrics = {"train_items": len(corpus)}
@@ -112,7 +115,7 @@ def general_sources(settings: DistillSettings) -> Sequence[ParallelSource]:
 
     A pretrained base is measured in all their languages, any other in those that are trained.
     """
-    if settings.dev_untrained or not (settings.has_dev or settings.average_with_start):
+    if settings.dev_untrained or not (settings.has_dev or settings.average_with_start or settings.keep_directions):
         return []
     trained = {language for source in settings.parallel for language in source.languages}
     return general_sentences(None if isinstance(settings.base, ModelSource) else trained)

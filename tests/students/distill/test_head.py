@@ -1,14 +1,21 @@
 """The head with a hidden layer."""
 
 import numpy as np
+import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from torch import nn
 
 from bertrelay.device import ComputePrecision
-from bertrelay.model.pooling import projections_of
+from bertrelay.model.pooling import linear_projection, projections_of
 from students.distill import head as module
-from students.distill.head import HiddenHead, fit_hidden_head, fit_linear_head
+from students.distill.head import (
+    HiddenHead,
+    add_linear_map,
+    fit_hidden_head,
+    fit_kept_directions,
+    fit_linear_head,
+)
 from students.distill.targets import targets_of
 
 rng = np.random.default_rng(0)
@@ -24,6 +31,38 @@ def test_two_projections_are_the_sum_of_a_linear_and_a_hidden_part():
         expected = head(torch.from_numpy((x - mean) / scale).float())
         assert torch.allclose(projections(torch.from_numpy(x).float()), expected, atol=1e-5)
     assert [part.linear.out_features for part in projections_of(projections)] == [5 + 2 * 3, 2]
+
+
+@pytest.mark.parametrize("neurons", [0, 5])
+def test_a_linear_map_is_added_to_either_head(neurons):
+    weight, bias = torch.randn(2, 3), torch.randn(2)
+    head = linear_projection(torch.randn(2, 3), torch.randn(2))
+    if neurons:
+        hidden = linear_projection(torch.randn(neurons, 3), torch.randn(neurons))
+        hidden.activation = nn.GELU()
+        head = nn.Sequential(hidden, linear_projection(torch.randn(2, neurons), torch.randn(2)))
+    x = torch.randn(4, 3)
+    with torch.no_grad():
+        assert torch.allclose(add_linear_map(head, weight, bias)(x), head(x) + x @ weight.T + bias, atol=1e-5)
+
+
+def test_the_map_that_keeps_all_directions_is_as_long_as_the_head(tiny_encoder, toy, tmp_path):
+    corpus = toy.corpus(tmp_path)
+    texts = corpus.texts(0, len(corpus))
+    student = tiny_encoder("xlm-roberta", texts).with_parts(normalize=True)
+    vectors = rng.normal(size=(len(corpus.english), 8)).astype(np.float32)
+    targets = targets_of(vectors, corpus.weights_of(np.arange(len(vectors))), "teacher")
+    lengths, head = [], torch.randn(8, student.pooled_dim)
+    for factor in (1.0, 10.0):
+        student.projection = linear_projection(factor * head, torch.zeros(8))
+        weight, bias = fit_kept_directions(student, corpus, targets, ComputePrecision.FP32)
+        lengths.append(float(weight.norm()))
+        pooled = student.with_parts(projection=None, normalize=False).encode(texts, precision="fp32")
+        fractions = corpus.weights_of(np.arange(corpus.taught)) / corpus.weights_of(np.arange(corpus.taught)).sum()
+        centre = fractions @ pooled  # it is mapped to 0
+        np.testing.assert_allclose(weight.numpy() @ centre + bias.numpy(), 0, atol=1e-3 * factor)
+    assert lengths[1] == pytest.approx(10 * lengths[0], rel=1e-3)
+    assert torch.linalg.matrix_rank(weight) == min(weight.shape)
 
 
 def test_a_hidden_layer_fits_what_no_linear_map_does_and_is_loaded_by_sentence_transformers(

@@ -17,10 +17,11 @@ from students.distill import retention
 from students.distill.losses import create_losses
 from students.distill.retention import (
     FRACTIONS,
+    KEPT_WEIGHTS,
     average_with_start,
-    best_fraction,
     freeze_layers,
     held_out_means,
+    nearest_to_best,
 )
 from students.distill.settings import DistillSettings
 from students.distill.targets import ItemTargets, Targets
@@ -98,20 +99,19 @@ def test_frozen_weights_stay_and_general_sentences_choose_the_weights_too(traine
     assert moved == {name for name in end if ".layer.1." in name or name.startswith("projection.")}
 
 
-def test_the_largest_fraction_nearest_to_the_best_accuracies_is_chosen():
+def test_those_whose_worst_mean_is_nearest_to_the_best_are_chosen():
     by_fraction = {0.2: (0.91, 0.81), 0.4: (0.94, 0.83), 0.6: (0.95, 0.8185), 0.8: (0.96, 0.78), 1.0: (0.96, 0.7)}
     accuracies = {fraction: {"trained": first, "untrained": other} for fraction, (first, other) in by_fraction.items()}
-    accuracies[0.0] = {"trained": 1.0, "untrained": 1.0}  # the start itself is no choice
-    assert best_fraction(accuracies) == 0.6  # falls short of 0.96 and 0.83 by 0.0115, where 0.4 does by 0.02
+    assert nearest_to_best(accuracies) == [0.6]  # falls short of 0.96 and 0.83 by 0.0115, where 0.4 does by 0.02
     accuracies[0.4] = {"trained": 0.95, "untrained": 0.83}  # by 0.01: the same but for chance
-    assert best_fraction(accuracies) == 0.6
+    assert nearest_to_best(accuracies) == [0.4, 0.6]
     accuracies[0.4] = {"trained": 0.951, "untrained": 0.83}  # by 0.009
-    assert best_fraction(accuracies) == 0.4
-    assert best_fraction({fraction: {"trained": 0.9} for fraction in by_fraction}) == 1.0
+    assert nearest_to_best(accuracies) == [0.4]
+    assert nearest_to_best({fraction: {"trained": 0.9} for fraction in by_fraction}) == list(by_fraction)
     # What is gained on trained sets does not pay for what is lost on others: means over both would choose 1.0.
     by_fraction = {0.2: (0.9, 0.9), 0.4: (0.92, 0.9), 0.6: (0.93, 0.89), 0.8: (0.94, 0.88), 1.0: (0.97, 0.86)}
     accuracies = {fraction: {"trained": first, "untrained": other} for fraction, (first, other) in by_fraction.items()}
-    assert best_fraction(accuracies) == 0.8
+    assert nearest_to_best(accuracies) == [0.8]
 
 
 def test_means_are_of_trained_and_untrained_sets_apart():
@@ -145,6 +145,21 @@ def test_the_weights_of_a_fraction_lie_on_the_line_from_the_start(student, conte
     assert [metrics[f"average/{fraction}/trained"] for fraction in accuracy] == list(accuracy.values())
     for name, tensor in student.state_dict().items():
         assert torch.allclose(tensor, start[name] + 0.4 * (trained[name] - start[name]), atol=1e-6)
+
+
+def test_a_map_that_keeps_all_directions_is_added_with_the_weight_that_is_best(trained, context):
+    metrics = run(trained(keep_directions=True, head_neurons=8), context)
+    weights = [name.split("/")[1] for name in metrics if name.startswith("kept/") and name.endswith("/nearness")]
+    assert weights == [str(weight) for weight in KEPT_WEIGHTS]
+    means = {
+        weight: {kind: metrics[f"kept/{weight}/{kind}"] for kind in ("trained", "untrained", "nearness")}
+        for weight in KEPT_WEIGHTS
+    }
+    chosen = metrics["kept_weight"]
+    assert chosen == min(nearest_to_best(means))
+    assert metrics["dev/nearness/cosine/untrained/mean"] == pytest.approx(means[chosen]["nearness"], abs=0.02)
+    neurons = SentenceEncoder.load(context.output / "model").projection[0].linear.out_features
+    assert neurons == 8 + (4 if chosen else 2) * 24
 
 
 def test_a_student_is_averaged_by_sets_that_were_not_trained(trained, context, toy):
