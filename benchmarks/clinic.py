@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Claim, main, timed
-from pipelines.run_store import METRICS
+from pipelines.run.store import METRICS
 
 RECIPE, STAGE = "clinic", "readmission"
 BELOW_BEST, STANDARD_ERRORS, ADMISSIONS, SECONDS = 0.05, 3, 2_000, 360

@@ -25,7 +25,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
 from benchmarks.harness import Claim, main
-from pipelines.run_store import METRICS
+from pipelines.run.store import METRICS
 
 RECIPE, STAGE = "clinic", "external"
 OTHER = """

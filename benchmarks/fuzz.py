@@ -56,10 +56,10 @@ from domain.biomedical.qa.predict import QuestionAnswerer
 from domain.clinical.predict import OutcomeScorer
 from domain.pretraining.network import start_network
 from domain.pretraining.settings import PretrainSettings
-from pipelines.plan import RunOptions, make_plan
-from pipelines.recipe import read_recipe
+from pipelines.recipe.steps import read_recipe
 from pipelines.registry import REGISTRY
-from pipelines.runner import run
+from pipelines.run.plan import RunOptions, make_plan
+from pipelines.run.runner import run
 from students.searching.index import open_index
 from teachers.pairs.rerank import load_scorer
 from teachers.sbert_paper.bilstm import BiLstmEncoder

@@ -23,9 +23,9 @@ from bertrelay.data.tables import Table
 from bertrelay.fingerprint import Digests
 from bertrelay.model.encoder import SentenceEncoder
 from pipelines.cli import main
-from pipelines.plan import RunOptions, make_plan
-from pipelines.recipe import read_recipe
+from pipelines.recipe.steps import read_recipe
 from pipelines.registry import REGISTRY
+from pipelines.run.plan import RunOptions, make_plan
 from students.parallel.files import read_translation_files
 from students.parallel.settings import TranslationFiles
 

@@ -37,7 +37,7 @@ from benchmarks.harness import (
 )
 from bertrelay.cache import Cache
 from bertrelay.stage import StageContext
-from pipelines.recipe import read_recipe
+from pipelines.recipe.steps import read_recipe
 from pipelines.registry import REGISTRY
 from students.distill.settings import DistillSettings
 from students.distill.train import run as distill

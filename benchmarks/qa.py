@@ -35,7 +35,7 @@ from domain.biomedical.qa.question_files import read_all
 from domain.biomedical.qa.settings import QaEvaluateSettings, QaSettings
 from domain.biomedical.qa.split import run as split_questions
 from domain.biomedical.qa.train import QaTask, run
-from pipelines.recipe import read_recipe
+from pipelines.recipe.steps import read_recipe
 from pipelines.registry import REGISTRY
 
 STAGES = {"xquad": "general", "covid": "qa"}

@@ -24,7 +24,7 @@ from bertrelay.fingerprint import with_stage_paths
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.settings import InputFile
 from bertrelay.stage import StageContext
-from pipelines.recipe import read_recipe
+from pipelines.recipe.steps import read_recipe
 from pipelines.registry import REGISTRY
 from teachers.data import read_examples
 from teachers.evaluation.sts import read_sts, sts_metrics

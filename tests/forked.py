@@ -9,8 +9,8 @@ from importlib import import_module
 from multiprocessing.connection import wait
 from types import SimpleNamespace
 
-from pipelines import launch
 from pipelines.cli import main
+from pipelines.run import launch
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(

@@ -21,13 +21,13 @@ from domain.biomedical.qa.settings import QaSettings
 from domain.clinical import model as outcome_model
 from domain.clinical.settings import ChunkSettings, ModelDescription
 from pipelines.cli.app import app
-from pipelines.recipe import read_recipe
+from pipelines.recipe.settings_table import with_tables
+from pipelines.recipe.steps import read_recipe
 from pipelines.registry import REGISTRY
 from pipelines.samples.hospital import write_hospitals, write_terms
 from pipelines.samples.papers import draw_documents, write_entities, write_papers, write_questions
 from pipelines.samples.sentence_files import PLAIN_FILES, write_plain_files, write_samples, write_sbert_paper
 from pipelines.samples.settings import EntitySettings, QuestionSettings, SampleSettings, SbertPaperSettings
-from pipelines.settings_table import with_tables
 from teachers.pairs.model import start_cross_encoder
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -201,7 +201,7 @@ def test_files_and_links_exist(pages, name):
 
 def test_tables_of_settings_are_those_of_the_settings(pages):
     assert {name: with_tables(text) for name, text in pages.items()} == pages, (
-        "python -m pipelines.settings_table docs/*"
+        "python -m pipelines.recipe.settings_table docs/*"
     )
     assert sum(text.count("<!-- settings of") for text in pages.values()) >= 4
 

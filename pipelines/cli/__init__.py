@@ -37,12 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _exit_code(arguments: list[str], debug: bool, sensitive: bool = False, group_read: bool = False) -> int:
     sensitive = sensitive or any(arguments[: len(words)] == list(words) for words in ALWAYS_SENSITIVE)
     try:
-        from pipelines.launch import die_with_parent  # here, so that Ctrl-C while all this loads is no error either
+        from pipelines.run.launch import die_with_parent  # here, so that Ctrl-C while all this loads is no error either
 
         die_with_parent()
         from pipelines.cli.app import app
         from pipelines.cli.stdin import check_dashes
-        from pipelines.error_handling import disk_explained
+        from pipelines.run.errors import disk_explained
 
         check_dashes(arguments)
         if "--runs=" in arguments or ("--runs", "") in pairwise(arguments):
@@ -78,7 +78,7 @@ def _exit_code(arguments: list[str], debug: bool, sensitive: bool = False, group
 
 def _show(error: Exception, message: str, code: int, debug: bool) -> None:
     """Prints an error; of several processes that our launcher started, it shows one. Being stopped concerns all."""
-    from pipelines.launch import leave_error
+    from pipelines.run.launch import leave_error
 
     if debug:
         message = "".join(traceback.format_exception(error))

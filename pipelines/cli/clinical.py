@@ -31,7 +31,7 @@ from pipelines.cli.options import (
     validated,
     write_out,
 )
-from pipelines.error_handling import stopping_at_once
+from pipelines.run.errors import stopping_at_once
 
 readmission = typer.Typer(
     help="Predict from notes how probable an unplanned readmission is.", no_args_is_help=True, cls=PlainGroup

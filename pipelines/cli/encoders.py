@@ -35,11 +35,11 @@ from pipelines.cli.options import (
     write_out,
 )
 from pipelines.cli.stdin import input_file
-from pipelines.error_handling import stopping_at_once
-from pipelines.recipe import read_tables, read_tables_file
+from pipelines.recipe.text import read_tables, read_tables_file
+from pipelines.recipe.validation import Problems
 from pipelines.registry import PROTOCOLS
 from pipelines.report.verdicts import StageResult, verdicts
-from pipelines.validation import Problems
+from pipelines.run.errors import stopping_at_once
 from students.compress.settings import ExportSettings, ShrinkSettings
 from students.evaluate.settings import EvaluateSettings
 

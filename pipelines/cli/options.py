@@ -20,11 +20,11 @@ from bertrelay.errors import RequestError
 from bertrelay.process_group import ProcessGroup, join_processes
 from bertrelay.progress import printable, spinner
 from bertrelay.settings import ModelSource, Positive, Settings, no_model_folder
-from pipelines.error_handling import stopping_at_once
-from pipelines.hub import set_hub_access
-from pipelines.launch import check_process_group, launch_again
-from pipelines.settings_table import help_texts
-from pipelines.validation import explain
+from pipelines.recipe.settings_table import help_texts
+from pipelines.recipe.validation import explain
+from pipelines.run.errors import stopping_at_once
+from pipelines.run.hub import set_hub_access
+from pipelines.run.launch import check_process_group, launch_again
 
 FLAGS = {"as_json": "--json", "processes": "--processes N", "page": "--html FILE"}
 """The option of a field where it is not `--field-name`, with the placeholder of its value in help."""

@@ -3,7 +3,7 @@
 import json
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
@@ -14,6 +14,7 @@ from pydantic import Field
 
 from bertrelay.errors import RequestError
 from bertrelay.settings import Seed, Settings
+from bertrelay.stage import Metrics
 from pipelines import registry
 from pipelines.cli.options import (
     Fields,
@@ -28,17 +29,18 @@ from pipelines.cli.options import (
     validated,
     write_out,
 )
-from pipelines.error_handling import disk_explained
-from pipelines.plan import Action, Plan, RunOptions, left_behind, make_plan, plan_json, save_digests, short_path
-from pipelines.recipe import Recipe, built_in_names, find_recipe, read_recipe
+from pipelines.recipe.settings_table import settings_lines
+from pipelines.recipe.steps import Recipe, read_recipe
+from pipelines.recipe.text import built_in_names, find_recipe
+from pipelines.recipe.validation import unknown
 from pipelines.report.card_settings import CardSettings
-from pipelines.run_store import latest_name
+from pipelines.run.errors import disk_explained
+from pipelines.run.plan import Action, Plan, RunOptions, left_behind, make_plan, plan_json, save_digests, short_path
+from pipelines.run.store import REPORT, latest_name
 from pipelines.samples.settings import EntitySettings, QuestionSettings, SampleSettings, SbertPaperSettings
-from pipelines.settings_table import settings_lines
-from pipelines.validation import unknown
 
 if TYPE_CHECKING:
-    from pipelines.runner import Outcome
+    from pipelines.run.runner import Outcome
 
 PANEL = "Recipes"
 NAMES = {"changes": "--set KEY=VALUE", "only": "--only STAGE", "force": "--force STAGE", "runs": "--runs DIR"}
@@ -78,15 +80,15 @@ def run(recipe: RecipeArgument, options: RunArguments, change: Changes, work: Pr
 
       torchrun --nnodes 2 --nproc-per-node 8 --node-rank 0 --master-addr HOST --no-python bertrelay run RECIPE
     """
-    from pipelines.launch import check_process_group, launch_again
-    from pipelines.runner import run as run_recipe
+    from pipelines.run.launch import check_process_group, launch_again
+    from pipelines.run.runner import run as run_recipe
 
     process_group = check_process_group(work.processes)
     read = read_recipe(recipe, registry.REGISTRY, change.changes)
     how = validated(RunOptions, {"process_group": process_group, **options}, NAMES)
     if process_group.size == 1 and work.processes not in (None, 1) and not _plan(read, how).idle:
         raise typer.Exit(launch_again(work.processes))
-    outcome = run_recipe(read, how)
+    outcome = run_recipe(read, how, _write_report)
     if process_group.is_main:
         _print(outcome_lines(outcome))
 
@@ -105,6 +107,12 @@ def plan(recipe: RecipeArgument, options: RunArguments, change: Changes, shown: 
     """
     found = _plan(read_recipe(recipe, registry.REGISTRY, change.changes), validated(RunOptions, options, NAMES))
     _print([json.dumps(plan_json(found), ensure_ascii=False, indent=2)] if shown.as_json else plan_lines(found))
+
+
+def _write_report(recipe: Recipe, run_folder: Path, metrics: Mapping[str, Metrics], withheld: Collection[str]) -> None:
+    from pipelines.report.page import write_report  # what draws it takes a second to load
+
+    write_report(recipe, run_folder, metrics, withheld)
 
 
 def _print(lines: Iterable[str]) -> None:
@@ -139,7 +147,6 @@ def outcome_lines(outcome: "Outcome") -> Iterator[str]:
     """The verdicts on a run's models, the table of its stages, its metrics, and the paths of models and report."""
     from pipelines.report.tables import main_metrics, score_lines
     from pipelines.report.verdicts import StageResult, verdicts
-    from pipelines.runner import REPORT
 
     steps = outcome.plan.steps
     results = (

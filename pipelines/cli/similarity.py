@@ -30,7 +30,7 @@ from pipelines.cli.options import (
     write_out,
 )
 from pipelines.cli.stdin import DASH, NAME, input_file
-from pipelines.error_handling import stopping_at_once
+from pipelines.run.errors import stopping_at_once
 
 if TYPE_CHECKING:
     from bertrelay.inference.compare import Compared

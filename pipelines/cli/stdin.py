@@ -12,7 +12,7 @@ from bertrelay.errors import BertRelayError, RequestError
 from bertrelay.files import write_error
 from bertrelay.process_group import ProcessGroup
 from bertrelay.progress import NAMES, log, renamed
-from pipelines.error_handling import stopping_at_once
+from pipelines.run.errors import stopping_at_once
 
 DASH = "-"
 NAME = "standard input"

@@ -28,7 +28,7 @@ from pipelines.report.metrics import read_declarations
 from pipelines.report.page import duration
 from pipelines.report.tables import DEV, OTHER, Listing, MetricValue, metric_values, score_tables
 from pipelines.report.verdicts import StageResult, verdicts
-from pipelines.run_store import DIGITS, DONE, Done, read_done
+from pipelines.run.store import DIGITS, DONE, Done, read_done
 from students.evaluate.verdicts import of_nearness, worst_of
 from students.parallel.settings import ENGLISH
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from bertrelay.files import write_text
 from bertrelay.stage import Metrics
-from pipelines.recipe import Recipe, Step
+from pipelines.recipe.steps import Recipe, Step
 from pipelines.report.findings import SUBJECTS
 from pipelines.report.tables import score_tables, signs
 from pipelines.report.verdicts import StageResult, verdicts
-from pipelines.run_store import Done, latest_name, read_done
-from pipelines.runner import REPORT, without_text
+from pipelines.run.store import REPORT, Done, latest_name, read_done
+from pipelines.run.summary import without_text
 
 
 @dataclass(frozen=True)

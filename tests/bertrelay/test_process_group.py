@@ -20,7 +20,7 @@ from bertrelay.inference.run_model import fill_shards
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.process_group import ProcessGroup, check_shared, join_processes, map_over_processes
 from bertrelay.stage import StageContext
-from pipelines.launch import worker_environments
+from pipelines.run.launch import worker_environments
 
 LINES = [f"A dog {number}." for number in range(61)]
 

@@ -52,13 +52,14 @@ def runs(tmp_path, monkeypatch):
 @pytest.fixture
 def go(runs):
     """Runs a recipe of light stages here: what it did."""
-    from pipelines.plan import RunOptions
-    from pipelines.recipe import read_recipe
-    from pipelines.runner import run
+    from pipelines.recipe.steps import read_recipe
+    from pipelines.run.plan import RunOptions
+    from pipelines.run.runner import run
 
     def run_here(path, *overrides, **options):
-        stages = import_module("light_stages").REGISTRY
-        return run(read_recipe(path, stages, overrides), RunOptions(runs=runs, **options))
+        light = import_module("light_stages")
+        recipe = read_recipe(path, light.REGISTRY, overrides)
+        return run(recipe, RunOptions(runs=runs, **options), light.page.write_report)
 
     return run_here
 

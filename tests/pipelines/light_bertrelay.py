@@ -11,7 +11,7 @@ from pipelines.cli import main
 
 if __name__ == "__main__":
     if sys.argv[1] == "--user":
-        for name in ("pipelines.cli.app", "pipelines.runner", "importlib.readers", "encodings.utf_8_sig"):
+        for name in ("pipelines.cli.app", "pipelines.run.runner", "importlib.readers", "encodings.utf_8_sig"):
             importlib.import_module(name)  # Python itself may stand where that user may not read
         os.setuid(int(sys.argv[2]))
         del sys.argv[1:3]

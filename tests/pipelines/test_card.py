@@ -13,13 +13,13 @@ from sentence_transformers import SentenceTransformer
 
 from bertrelay.errors import RequestError
 from bertrelay.model.encoder import SentenceEncoder
-from pipelines.plan import RunOptions
-from pipelines.recipe import read_recipe
+from pipelines.recipe.steps import read_recipe
 from pipelines.registry import REGISTRY
 from pipelines.report.card import _cell, write_card
 from pipelines.report.card_settings import CardSettings, known_licenses
-from pipelines.run_store import Done, read_done
-from pipelines.runner import run
+from pipelines.run.plan import RunOptions
+from pipelines.run.runner import run
+from pipelines.run.store import Done, read_done
 
 PAIRS = {
     "A dog barks.": ("Ein Hund bellt.", "Un chien aboie."),

@@ -14,10 +14,10 @@ from bertrelay.encode_files import encode_file
 from bertrelay.errors import RequestError
 from bertrelay.evaluation import statistics
 from bertrelay.model.encoder import SentenceEncoder
-from pipelines.hub import hub_ids, unknown_ids
-from pipelines.recipe import read_recipe
+from pipelines.recipe.steps import read_recipe
 from pipelines.registry import REGISTRY
 from pipelines.report.tables import score_lines
+from pipelines.run.hub import hub_ids, unknown_ids
 from pipelines.samples.sentence_files import write_sbert_paper
 from pipelines.samples.settings import SbertPaperSettings
 from teachers.sbert_paper.settings import PROTOCOLS, SETS

@@ -9,8 +9,8 @@ import pytest
 
 from bertrelay.errors import RequestError
 from bertrelay.process_group import ProcessGroup
-from pipelines import launch as launching
-from pipelines.launch import check_process_group, launch, worker_environments
+from pipelines.run import launch as launching
+from pipelines.run.launch import check_process_group, launch, worker_environments
 
 HERE = Path(__file__).parent
 SLOW = '[slow]\nuses = "light.slow"\n'
@@ -26,9 +26,9 @@ def start_launcher(start_python):
     """Starts a process that launches two workers, each running `code` after it has tied itself to its parent."""
 
     def start(code):
-        worker = f"from pipelines.launch import die_with_parent; die_with_parent()\nimport os, signal, sys\n{code}"
+        worker = f"from pipelines.run.launch import die_with_parent; die_with_parent()\nimport os, signal, sys\n{code}"
         launched = f"sys.exit(launch.launch([sys.executable, '-c', {worker!r}], 2))"
-        return start_python("-c", f"import sys\nfrom pipelines import launch\n{launched}")
+        return start_python("-c", f"import sys\nfrom pipelines.run import launch\n{launched}")
 
     return start
 
@@ -150,7 +150,7 @@ def test_workers_die_with_a_killed_parent(start_launcher):
 
 
 def test_a_worker_whose_parent_died_before_it_asked_ends_too():
-    code = "from pipelines.launch import die_with_parent; die_with_parent(); print('lives')"
+    code = "from pipelines.run.launch import die_with_parent; die_with_parent(); print('lives')"
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "BERTRELAY_PARENT": "1"}, capture_output=True, text=True
     )

@@ -7,7 +7,7 @@ from huggingface_hub import ModelCard
 
 from bertrelay.evaluation import statistics
 from bertrelay.model.encoder import SentenceEncoder, encoder_digest
-from pipelines.run_store import read_done
+from pipelines.run.store import read_done
 
 KOREAN = {
     "The old dog": "늙은 개가",

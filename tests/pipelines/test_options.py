@@ -14,7 +14,7 @@ from bertrelay.settings import ModelSource, Positive, Settings, UsedWith, descri
 from domain.terms import TermsSettings
 from pipelines.cli.app import app
 from pipelines.cli.options import command
-from pipelines.settings_table import help_texts, settings_rows
+from pipelines.recipe.settings_table import help_texts, settings_rows
 from students.mining.settings import MineSettings
 
 PACKAGES = ("bertrelay", "teachers", "students", "domain", "pipelines")

@@ -11,7 +11,8 @@ from bertrelay.stage import StageContext
 from domain.biomedical.documents.document import Document, Entity
 from domain.biomedical.documents.formats import read_documents
 from domain.biomedical.qa.question_files import read_questions
-from pipelines.recipe import built_in_names, read_recipe
+from pipelines.recipe.steps import read_recipe
+from pipelines.recipe.text import built_in_names
 from pipelines.registry import REGISTRY
 from pipelines.samples.papers import (
     Abstracts,

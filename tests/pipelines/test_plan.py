@@ -5,11 +5,12 @@ import light_stages
 import pytest
 
 from bertrelay.errors import RequestError, WorkError
-from pipelines import registry, runner
-from pipelines.plan import RunOptions, left_behind, make_plan
-from pipelines.recipe import read_recipe
+from pipelines import registry
+from pipelines.recipe.steps import read_recipe
 from pipelines.registry import REGISTRY
-from pipelines.run_store import partial_of, read_done
+from pipelines.run import runner
+from pipelines.run.plan import RunOptions, left_behind, make_plan
+from pipelines.run.store import partial_of, read_done
 
 LESSON = """
 [teacher]
@@ -183,7 +184,7 @@ def test_an_unknown_revision_is_reported_and_a_known_one_counts(write_recipe, go
     )
     unknown = "model owner/model: its revision is not known before the first run"
     assert planned(path) == {"t": ("RUN", unknown), "s": ("RUN", "upstream t: its inputs are not all known yet")}
-    monkeypatch.setattr("pipelines.hub.ask_hub", lambda _: "abc")
+    monkeypatch.setattr("pipelines.run.hub.ask_hub", lambda _: "abc")
     go(path)
     assert planned(path, "t.base=owner/model@abc")["t"] == ("SKIP",)
     assert planned(path, revisions={"model owner/model": "def"})["t"] == (

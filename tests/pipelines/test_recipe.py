@@ -6,8 +6,9 @@ from light_stages import REGISTRY
 from bertrelay.errors import RequestError
 from bertrelay.privacy import sensitive_data
 from pipelines import registry
-from pipelines.recipe import read_recipe, toml_value
-from pipelines.validation import Problems
+from pipelines.recipe.steps import read_recipe
+from pipelines.recipe.text import toml_value
+from pipelines.recipe.validation import Problems
 
 LESSON = """
 name = "lesson"

@@ -8,10 +8,11 @@ import pytest
 
 from bertrelay.fingerprint import Digests
 from bertrelay.settings import Settings
-from pipelines.recipe import Recipe, RecipeText, Step
+from pipelines.recipe.steps import Recipe, Step
+from pipelines.recipe.text import RecipeText
 from pipelines.registry import REGISTRY
 from pipelines.report.page import write_report
-from pipelines.run_store import ATTEMPT, begin, finish, latest_name, link_latest
+from pipelines.run.store import ATTEMPT, begin, finish, latest_name, link_latest
 
 SENTENCES = {"rows": ["A <b>dog</b>."], "labels": ["강아지 & Hund"], "matrix": [[0.875]]}
 

@@ -4,13 +4,14 @@ import pytest
 
 from bertrelay.settings import Settings
 from pipelines.cli.recipes import outcome_lines
-from pipelines.plan import Action, Plan, PlannedStep
-from pipelines.recipe import Recipe, RecipeText, Step
+from pipelines.recipe.steps import Recipe, Step
+from pipelines.recipe.text import RecipeText
 from pipelines.registry import REGISTRY
 from pipelines.report.tables import score_tables
 from pipelines.report.verdicts import StageResult, verdicts
-from pipelines.run_store import Done
-from pipelines.runner import Outcome
+from pipelines.run.plan import Action, Plan, PlannedStep
+from pipelines.run.runner import Outcome
+from pipelines.run.store import Done
 
 FAILED = {"auroc": 0.425, "auroc_low": 0.38, "auroc_high": 0.47, "prevalence": 0.3, "admissions/test": 1000}
 FAILED |= {"calibration_slope": -44.0, "auroc/tfidf": 0.8, "validation/auroc": 0.6}

@@ -16,8 +16,8 @@ from bertrelay.files import write_json
 from bertrelay.fingerprint import Digests
 from bertrelay.privacy import current_umask
 from bertrelay.stage import Stage
-from pipelines.error_handling import disk_explained
-from pipelines.run_store import ATTEMPT, begin, finish, read_done
+from pipelines.run.errors import disk_explained
+from pipelines.run.store import ATTEMPT, begin, finish, read_done
 
 LESSON = """
 [student]
@@ -201,7 +201,7 @@ def test_a_reference_to_what_a_stage_did_not_write_names_what_it_wrote(write_rec
 def test_the_revision_is_asked_once_written_down_and_given_to_the_stage(write_recipe, tmp_path, monkeypatch, go):
     path = write_recipe('[t]\nuses = "light.teach"\nbase = "owner/model"\nhub = "owner/data@pinned"')
     asked, given = [], []
-    monkeypatch.setattr("pipelines.hub.ask_hub", lambda source: asked.append(str(source)) or "5ha")
+    monkeypatch.setattr("pipelines.run.hub.ask_hub", lambda source: asked.append(str(source)) or "5ha")
     monkeypatch.setattr("light_stages.teach", lambda settings, context: given.append(settings) or {})  # noqa: ARG005
     go(path)
     go(path, "t.epochs=2")
@@ -373,6 +373,6 @@ def test_an_unforeseen_error_shows_no_text_of_the_data(write_recipe, runs, bertr
     assert code == 1
     assert "patient" not in out + err
     assert "an unforeseen KeyError in" in err
-    assert "pipelines/runner.py, line" in err  # the last frame of the project's own
+    assert "pipelines/run/runner.py, line" in err  # the last frame of the project's own
     _, _, err = bertrelay(*arguments, "--debug")
     assert "Traceback" in err and "patient" in err

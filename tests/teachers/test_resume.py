@@ -12,8 +12,8 @@ from bertrelay.evaluation import statistics
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, join_processes
 from bertrelay.stage import StageContext
 from bertrelay.training.loop import Training
-from pipelines.launch import worker_environments
 from pipelines.registry import REGISTRY
+from pipelines.run.launch import worker_environments
 from pipelines.samples.sentence_files import write_sbert_paper
 from pipelines.samples.settings import SbertPaperSettings
 

@@ -32,7 +32,7 @@ from bertrelay.inference import encode as encoding
 from bertrelay.inference.run_model import Scan, add_columns, open_run
 from bertrelay.inputs import note_input
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, join_processes
-from pipelines.launch import worker_environments
+from pipelines.run.launch import worker_environments
 
 COUNT, IN_SHARD = 41, 8
 NUMBERS = [(7 * row) % 23 for row in range(COUNT)]

@@ -10,9 +10,9 @@ from bertrelay.errors import RequestError
 from bertrelay.fingerprint import Digests, leaves, stage_parts, with_stage_paths
 from domain.clinical.mimic import HOSPITAL, NOTES, find_tables, note_version, tables_of
 from domain.clinical.settings import CohortSettings
-from pipelines.plan import RunOptions, make_plan
-from pipelines.recipe import read_recipe
+from pipelines.recipe.steps import read_recipe
 from pipelines.registry import REGISTRY
+from pipelines.run.plan import RunOptions, make_plan
 
 COHORT = next(stage for stage in REGISTRY if stage.kind == "domain.cohort")
 

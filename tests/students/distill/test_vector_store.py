@@ -20,7 +20,7 @@ from bertrelay.errors import WorkError
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.privacy import sensitive_data
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, join_processes
-from pipelines.launch import worker_environments
+from pipelines.run.launch import worker_environments
 from students.distill import vector_store as module
 from students.distill.vector_store import VectorStore, spans_of
 from students.teacher import lookup_digests

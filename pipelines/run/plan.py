@@ -23,10 +23,11 @@ from bertrelay.privacy import sensitive_data
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.progress import spinner
 from bertrelay.settings import DataSource, InputFile, ModelSource, Settings, absolute, nearest, no_model_folder
-from pipelines.error_handling import named
-from pipelines.hub import name_of, revisions_of, unknown_ids
-from pipelines.recipe import Key, Recipe, Step
-from pipelines.run_store import (
+from pipelines.recipe.steps import Key, Recipe, Step
+from pipelines.recipe.validation import Problems, did_you_mean, shown
+from pipelines.run.errors import named
+from pipelines.run.hub import name_of, revisions_of, unknown_ids
+from pipelines.run.store import (
     DIGITS,
     damage,
     has_work,
@@ -36,7 +37,6 @@ from pipelines.run_store import (
     previous_parts,
     unfinished,
 )
-from pipelines.validation import Problems, did_you_mean, shown
 
 MODEL = "model"
 ABSENT = object()

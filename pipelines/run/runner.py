@@ -3,10 +3,9 @@
 Every process of a run executes this. Only the main one locks, plans, renames and links; the others follow its plan.
 """
 
-import statistics
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +20,13 @@ from bertrelay.process_group import broadcast_from_main, check_shared, join_proc
 from bertrelay.progress import log, spinner
 from bertrelay.settings import Settings, Source
 from bertrelay.stage import Metrics, StageContext
-from pipelines.error_handling import disk_explained, force_explained, named, stopping_at_once
-from pipelines.hub import hub_ids, name_of, set_hub_access
-from pipelines.plan import Action, Plan, PlannedStep, RunOptions, check_output_exists, make_plan, save_digests
-from pipelines.recipe import Key, Recipe, Step
-from pipelines.run_store import (
-    DIGITS,
+from pipelines.recipe.steps import Key, Recipe, Step
+from pipelines.run.errors import disk_explained, force_explained, named, stopping_at_once
+from pipelines.run.hub import hub_ids, name_of, set_hub_access
+from pipelines.run.plan import Action, Plan, PlannedStep, RunOptions, check_output_exists, make_plan, save_digests
+from pipelines.run.store import (
     METRICS,
+    REPORT,
     Done,
     begin,
     discard,
@@ -40,12 +39,13 @@ from pipelines.run_store import (
     settle,
     unlink_other_seeds,
 )
-
-REPORT = "report.html"
-OUTPUT = "output:"
+from pipelines.run.summary import summarise, without_text
 
 Shared = tuple[Mapping[str, str], dict[Key, tuple[Action, tuple[()], Parts]]]
 """The revisions of a plan, and the action and fingerprint parts of its steps: sent to the other processes."""
+
+WriteReport = Callable[[Recipe, Path, Mapping[str, Metrics], Collection[str]], None]
+"""Writes `report.html` of a recipe into the run's folder: from its metrics, without text of the stages named last."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,10 @@ class Outcome:
     summary: dict[str, Metrics]
 
 
-def run(recipe: Recipe, options: RunOptions) -> Outcome:
+def run(recipe: Recipe, options: RunOptions, write_report: WriteReport | None = None) -> Outcome:
     """Runs the steps of `recipe` that are not done; after a stop or an error, the next run resumes.
 
+    write_report: of a run whose report is not up to date; no report when absent.
     Raises RequestError for wrong input and for a second runner, WorkError when a stage fails, Stopped on a signal.
     """
     set_hub_access(names_hub=any(hub_ids(step) for step in recipe.steps))
@@ -73,7 +74,7 @@ def run(recipe: Recipe, options: RunOptions) -> Outcome:
         digests = options.digests()
         plan = _agree_on_plan(recipe, options, digests, stack)
         seconds = {planned.step.key: _finish_step(planned, plan, options, digests) for planned in plan.steps}
-        summary = _write_summary_and_report(plan, digests) if options.process_group.is_main else {}
+        summary = _write_summary_and_report(plan, digests, write_report) if options.process_group.is_main else {}
     results = {planned.step.key: done for planned in plan.steps if (done := read_done(planned.folder))}
     return Outcome(plan, seconds, results, summary)
 
@@ -189,80 +190,20 @@ def _resolved_settings(planned: PlannedStep, plan: Plan) -> Settings:
     return with_values(with_stage_paths(planned.step.settings, locate), resolve)
 
 
-def _write_summary_and_report(plan: Plan, digests: Digests) -> dict[str, Metrics]:
+def _write_summary_and_report(plan: Plan, digests: Digests, write_report: WriteReport | None) -> dict[str, Metrics]:
     save_digests(plan.recipe, digests)
     recipe, run_folder, report = plan.recipe, plan.run_folder, plan.run_folder / REPORT
     for name in recipe.stage_names:
         unlink_other_seeds(run_folder / name, recipe.seeds)
     reading = [step for step in recipe.steps if step.reads_sensitive]
     withheld = {step.name for step in reading if not getattr(step.settings, "with_text", False)}
-    summary = _summary(recipe, run_folder)
+    summary = summarise(recipe, run_folder)
     with _protected(recipe, recipe.steps):
         is_current = plan.idle and read_json(run_folder / METRICS) == summary and report.exists()
         write_json(run_folder / METRICS, summary)
-        if not (is_current and without_text(withheld) in report.read_text(encoding="utf-8")):
-            from pipelines.report.page import write_report
-
+        if write_report and not (is_current and without_text(withheld) in report.read_text(encoding="utf-8")):
             with spinner("writing the report"):
                 write_report(recipe, run_folder, summary, withheld)
-        make_readable(report)
-    return summary
-
-
-def _summary(recipe: Recipe, run_folder: Path) -> dict[str, Metrics]:
-    """The metrics of each stage's latest result; of a repeated one the mean over seeds and `<name>_deviation`.
-
-    A result of an upstream result that is no longer the latest is left out, and so is the mean if a seed has no
-    result, or one of other settings or another precision.
-    """
-    latest = {(run_folder / step.name / latest_name(step.seed)).resolve().name for step in recipe.steps}
-    summary: dict[str, Metrics] = {}
-    for name in recipe.stage_names:
-        seeds = [step.seed for step in recipe.steps if step.name == name]
-        results = [read_done(run_folder / name / latest_name(seed)) for seed in seeds]
-        current = [done for done in results if done and _upstream_results(done) <= latest]
-        if current and seeds == [None]:
-            summary[name] = current[0].metrics
-        elif current and (missing := len(seeds) - len(current)):
-            log(f"{name}: no mean over seeds, because {missing} of {len(seeds)} have no current result")
-        elif differing := _differing(current):
-            log(f"{name}: no mean over seeds, because their results differ in {', '.join(sorted(differing))}")
-        elif current:
-            summary[name] = _over_seeds([done.metrics for done in current])
-    return summary
-
-
-def _differing(results: Sequence[Done]) -> set[str]:
-    """The keys of settings and inputs that differ between seeds, besides the seed and upstream results."""
-
-    def facts(done: Done) -> dict[str, object]:
-        parts = {key: OUTPUT if str(part).startswith(OUTPUT) else part for key, part in done.parts.items()}
-        return {**parts, "seed": None, "precision": done.precision}
-
-    compared = list(map(facts, results))
-    keys = {key for parts in compared for key in parts}
-    return {key for key in keys if any(parts.get(key) != compared[0].get(key) for parts in compared)}
-
-
-def without_text(withheld: Collection[str]) -> str:
-    """The note of a report on the stages whose text it leaves out; empty if it leaves out none."""
-    names = ", ".join(sorted(withheld))
-    return f"Text is left out of what is sensitive: {names}." if names else ""
-
-
-def _upstream_results(done: Done) -> set[str]:
-    """The folder names of the results from which this one was made."""
-    parts = [part for part in done.parts.values() if isinstance(part, str) and part.startswith(OUTPUT)]
-    return {part.removeprefix(OUTPUT)[:DIGITS] for part in parts}
-
-
-def _over_seeds(metrics: Sequence[Metrics]) -> Metrics:
-    """The mean of each metric and its sample standard deviation; null if a seed lacks the metric."""
-    summary: Metrics = {}
-    for name in dict.fromkeys(name for of_seed in metrics for name in of_seed):
-        values = [value for of_seed in metrics if (value := of_seed.get(name)) is not None]
-        is_complete = len(values) == len(metrics)
-        summary[name] = statistics.fmean(values) if is_complete else None
-        if len(values) > 1:
-            summary[f"{name}_deviation"] = statistics.stdev(values) if is_complete else None
+        if report.exists():
+            make_readable(report)
     return summary

@@ -10,7 +10,7 @@ from pathlib import Path
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_json
 from bertrelay.settings import HubDataset, Source
-from pipelines.recipe import Recipe, Step
+from pipelines.recipe.steps import Recipe, Step
 
 
 def name_of(source: Source) -> str:

@@ -1,6 +1,6 @@
 """The settings of stages with their descriptions: for help, `bertrelay recipes STAGE`, and the tables in docs.
 
-`python -m pipelines.settings_table docs/*.md` updates these tables.
+`python -m pipelines.recipe.settings_table docs/*.md` updates these tables.
 """
 
 import re

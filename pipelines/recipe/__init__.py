@@ -1,0 +1,1 @@
+"""Recipes: their text, validation, and the steps they describe."""

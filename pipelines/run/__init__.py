@@ -1,0 +1,1 @@
+"""Runs of recipes: planning, running, the folders of results, several processes."""
