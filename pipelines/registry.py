@@ -1,6 +1,13 @@
-"""Every kind of stage that a recipe can use."""
+"""Every kind of stage that a recipe can use: the project's own, and those of other installed packages."""
 
+from collections.abc import Iterator, Sequence
+from importlib.metadata import EntryPoint, entry_points
+
+from bertrelay.errors import RequestError
 from bertrelay.stage import Stage
+
+ENTRY_POINTS = "bertrelay.stages"
+"""Group of entry points by which a package declares a `Stage`, or a sequence of them."""
 
 PATIENTS = "domain.clinical"
 """Its stages read tables of patients."""
@@ -84,7 +91,7 @@ VERDICTS = {
 }
 """By kind: what judges the model that it trained or evaluated."""
 
-REGISTRY = tuple(
+OWN = tuple(
     Stage(
         kind,
         version,
@@ -97,3 +104,39 @@ REGISTRY = tuple(
     for package, stages in STAGES.items()
     for kind, version, settings, run, metrics in stages
 )
+
+
+def stages_of_packages(taken: Sequence[Stage] = OWN) -> Iterator[Stage]:
+    """Yields the stages that installed packages declare under ENTRY_POINTS.
+
+    Raises RequestError for an entry point that cannot be loaded or is no stage, and for a kind that is taken.
+    """
+    kinds = {stage.kind: "bertrelay" for stage in taken}
+    for point in entry_points(group=ENTRY_POINTS):
+        for stage in _load(point):
+            if stage.kind in kinds:
+                raise _unusable(point, f"a stage {stage.kind!r}, which {kinds[stage.kind]} has already")
+            kinds[stage.kind] = point.value
+            yield stage
+
+
+def _load(point: EntryPoint) -> list[Stage]:
+    try:
+        declared = point.load()
+    except Exception as error:  # whatever the other package does while it is imported
+        raise _unusable(point, f"{type(error).__name__}: {error}") from error
+    stages = [declared] if isinstance(declared, Stage) else declared
+    if not isinstance(stages, list | tuple) or not all(isinstance(stage, Stage) for stage in stages):
+        raise _unusable(point, f"{type(declared).__name__}")
+    return list(stages)
+
+
+def _unusable(point: EntryPoint, found: str) -> RequestError:
+    package = point.dist.name if point.dist else point.value
+    return RequestError(
+        f"package {package}: expected stages of bertrelay in {point.value} (entry point {point.name!r} of "
+        f"{ENTRY_POINTS}), found {found}. Update the package, or uninstall it."
+    )
+
+
+REGISTRY = (*OWN, *stages_of_packages())
