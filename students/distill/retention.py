@@ -138,8 +138,8 @@ def keep_directions(
 ) -> Metrics:
     """Adds to the head of `student` a linear map that keeps all directions of its network's vectors.
 
-    A head that is fitted to the teacher drops what the training text does not need, and with it what tells other
-    sentences and their translations apart.
+    A head that is fitted to the teacher drops what the training text does not need, and with it differences between
+    other sentences and between their translations.
 
     1. The map is fitted, see `fit_kept_directions`.
     2. The student with it is evaluated, with each weight of KEPT_WEIGHTS.
@@ -154,15 +154,15 @@ def keep_directions(
     weight, bias = on_main(lambda: fit_kept_directions(student, corpus, targets, precision), context.process_group)
     metrics = {}
     with progress("keeping directions", len(KEPT_WEIGHTS), "evaluations") as bar:
-        for kept in KEPT_WEIGHTS:
-            student.projection = add_linear_map(trained, kept * weight, kept * bias).to(student.device)
-            metrics[kept] = broadcast_from_main(evaluate(context.process_group), context.process_group)
+        for factor in KEPT_WEIGHTS:
+            student.projection = add_linear_map(trained, factor * weight, factor * bias).to(student.device)
+            metrics[factor] = broadcast_from_main(evaluate(context.process_group), context.process_group)
             bar.advance()
-    means = {kept: held_out_means(with_kept) for kept, with_kept in metrics.items()}
+    means = {factor: held_out_means(with_map) for factor, with_map in metrics.items()}
     best = min(nearest_to_best(means))
     student.projection = add_linear_map(trained, best * weight, best * bias).to(student.device) if best else trained
-    kept_means = {f"kept/{kept}/{kind}": mean for kept, kinds in means.items() for kind, mean in kinds.items()}
-    return {**metrics[best], **kept_means, "kept_weight": best}
+    by_factor = {f"kept/{factor}/{kind}": mean for factor, kinds in means.items() for kind, mean in kinds.items()}
+    return {**metrics[best], **by_factor, "kept_weight": best}
 
 
 def held_out_means(metrics: Metrics) -> dict[str, float]:

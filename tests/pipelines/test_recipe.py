@@ -250,7 +250,7 @@ def test_an_error_in_the_text_is_reported_with_its_line(tmp_path, write_recipe):
 
 
 def test_a_missing_recipe_names_the_nearest_built_in(monkeypatch):
-    monkeypatch.setattr("pipelines.recipe.built_in_names", lambda: ["multi30k", "quickstart"])
+    monkeypatch.setattr("pipelines.recipe.text.built_in_names", lambda: ["multi30k", "quickstart"])
     assert 'did you mean "quickstart"?' in mistakes_of("quikstart")
 
 
