@@ -91,7 +91,7 @@ VERDICTS = {
 }
 """By kind: what judges the model that it trained or evaluated."""
 
-OWN = tuple(
+PROJECT_STAGES = tuple(
     Stage(
         kind,
         version,
@@ -106,7 +106,7 @@ OWN = tuple(
 )
 
 
-def stages_of_packages(taken: Sequence[Stage] = OWN) -> Iterator[Stage]:
+def stages_of_packages(taken: Sequence[Stage] = PROJECT_STAGES) -> Iterator[Stage]:
     """Yields the stages that installed packages declare under ENTRY_POINTS.
 
     Raises RequestError for an entry point that cannot be loaded or is no stage, and for a kind that is taken.
@@ -131,12 +131,12 @@ def _load(point: EntryPoint) -> list[Stage]:
     return list(stages)
 
 
-def _unusable(point: EntryPoint, found: str) -> RequestError:
+def _unusable(point: EntryPoint, fault: str) -> RequestError:
     package = point.dist.name if point.dist else point.value
     return RequestError(
         f"package {package}: expected stages of bertrelay in {point.value} (entry point {point.name!r} of "
-        f"{ENTRY_POINTS}), found {found}. Update the package, or uninstall it."
+        f"{ENTRY_POINTS}), found {fault}. Update the package, or uninstall it."
     )
 
 
-REGISTRY = (*OWN, *stages_of_packages())
+REGISTRY = (*PROJECT_STAGES, *stages_of_packages())

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, gelu
 
 from bertrelay.device import ComputePrecision, default_device
+from bertrelay.errors import RequestError
 from bertrelay.model.encoder import SentenceEncoder
-from bertrelay.model.pooling import Projection, linear_projection
+from bertrelay.model.pooling import Projection, linear_projection, projections_of
 from bertrelay.progress import spinner
 from students.distill.targets import Targets
 from students.parallel.corpus import ParallelCorpus
@@ -73,7 +74,7 @@ class Sample:
 class Regression:
     """A ridge regression of the teacher's vectors on the pooled ones, W = (C + λI)⁻¹ D.
 
-    weight: W, (pooled, dim). means: of pooled vectors (pooled,) and of the teacher's (dim,).
+    weight: W, (pooled, dim). pooled_mean, teacher_mean: of the vectors, (pooled,) and (dim,).
     covariance: C of the pooled vectors, (pooled, pooled). cross: D, with the teacher's, (pooled, dim).
     """
 
@@ -97,6 +98,14 @@ class Regression:
         weight = np.linalg.solve(covariance + penalty * np.eye(len(covariance)), cross)
         return cls(weight, np.asarray(pooled_mean), np.asarray(teacher_mean), covariance, cross)
 
+    @property
+    def softened(self) -> NDArray[np.float64]:
+        """Step 3 of `fit_linear_head`: `weight` with singular values that are less unequal, (pooled, dim)."""
+        left, singular_values, right = np.linalg.svd(self.weight, full_matrices=False)
+        softened = (left * singular_values**SOFTENING) @ right  # (pooled, dim)
+        scale = (softened * self.cross).sum() / (softened * (self.covariance @ softened)).sum()
+        return np.asarray(softened * scale)
+
 
 @spinner("fitting the start")
 def fit_linear_head(
@@ -118,7 +127,7 @@ def fit_linear_head(
     """
     sample = Sample.encode(student, corpus, targets, LINEAR_SENTENCES, ComputePrecision.FP32)
     fit = Regression.fit(sample, RIDGE if is_pretrained else UNTRAINED_RIDGE)
-    weight = soften(fit.weight, fit.covariance, fit.cross) if is_pretrained else fit.weight
+    weight = fit.softened if is_pretrained else fit.weight
     return linear_projection(torch.from_numpy(weight.T), torch.from_numpy(fit.teacher_mean - fit.pooled_mean @ weight))
 
 
@@ -133,22 +142,12 @@ def fit_kept_directions(
     """
     sample = Sample.encode(student, corpus, targets, LINEAR_SENTENCES, precision)
     fit = Regression.fit(sample, RIDGE)
-    weight = soften(fit.weight, fit.covariance, fit.cross)
     pooled = torch.from_numpy(sample.pooled[:BLOCK]).to(student.device)
     with torch.no_grad():
         length = float(cast(nn.Module, student.projection)(pooled).norm(dim=1).mean()) if student.normalize else 1.0
-    weight, bias = length * weight.T, -length * (fit.pooled_mean @ weight)
+    weight = length * fit.softened.T  # (dim, pooled)
+    bias = -weight @ fit.pooled_mean
     return torch.from_numpy(weight).float().to(student.device), torch.from_numpy(bias).float().to(student.device)
-
-
-def soften(
-    weight: NDArray[np.float64], covariance: NDArray[np.float64], cross: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Step 3 of `fit_linear_head`, on the map `weight` (pooled, dim), with C and D as `covariance` and `cross`."""
-    left, singular_values, right = np.linalg.svd(weight, full_matrices=False)
-    softened = (left * singular_values**SOFTENING) @ right  # (pooled, dim)
-    scale = (softened * cross).sum() / (softened * (covariance @ softened)).sum()
-    return np.asarray(softened * scale)
 
 
 def add_linear_map(head: Projection | nn.Sequential, weight: Tensor, bias: Tensor) -> Projection | nn.Sequential:
@@ -156,18 +155,26 @@ def add_linear_map(head: Projection | nn.Sequential, weight: Tensor, bias: Tenso
 
     head: one linear layer, or two with a GELU between them. A hidden layer gets 2 · pooled more neurons, see
     `fit_hidden_head`.
+    Raises RequestError for a head of another form, which a base may have of its own.
     """
-    if isinstance(head, Projection):
-        layer = head.linear
-        return linear_projection(layer.weight.detach() + weight, layer.bias.detach() + bias)
-    first, second = (cast(Projection, layer).linear for layer in head)
+    layers = projections_of(head)
+    forms = [nn.Identity] if len(layers) == 1 else [nn.GELU, nn.Identity]
+    if [type(layer.activation) for layer in layers] != forms or any(layer.normalized for layer in layers):
+        raise RequestError(
+            "keep_directions: expected a head that the stage has fitted, found the base's own. Leave it out, or give "
+            "head_neurons."
+        )
+    *hidden, last = (layer.linear for layer in layers)
+    last_weight, last_bias = last.weight.detach(), bias if last.bias is None else last.bias.detach() + bias
+    if not hidden:
+        return linear_projection(last_weight + weight, last_bias)
+    (first,) = hidden
     identity, zeros = torch.eye(weight.shape[1]).to(weight), torch.zeros(2 * weight.shape[1]).to(weight)
-    hidden = linear_projection(
+    wider = linear_projection(
         torch.cat([first.weight.detach(), identity, -identity]), torch.cat([first.bias.detach(), zeros])
     )
-    hidden.activation = nn.GELU()
-    outer = torch.cat([second.weight.detach(), weight, -weight], dim=1)
-    return nn.Sequential(hidden, linear_projection(outer, second.bias.detach() + bias))
+    wider.activation = nn.GELU()
+    return nn.Sequential(wider, linear_projection(torch.cat([last_weight, weight, -weight], dim=1), last_bias))
 
 
 @spinner("fitting the head")
@@ -228,13 +235,10 @@ class HiddenHead(nn.Module):
             )
         )
         linear, inner = linear / scale, inner / scale
-        identity, zeros = torch.eye(len(scale)).double(), torch.zeros(2 * len(scale)).double()
-        first = linear_projection(
-            torch.cat([inner, identity, -identity]), torch.cat([inner_bias - inner @ mean, zeros])
-        )
-        first.activation = nn.GELU()
-        second = linear_projection(torch.cat([outer, linear, -linear], dim=1), bias - linear @ mean)
-        return nn.Sequential(first, second)
+        hidden = linear_projection(inner, inner_bias - inner @ mean)
+        hidden.activation = nn.GELU()
+        curved = nn.Sequential(hidden, linear_projection(outer, torch.zeros(len(outer))))
+        return cast(nn.Sequential, add_linear_map(curved, linear.float(), (bias - linear @ mean).float()))
 
 
 def _train(

@@ -95,3 +95,9 @@ def test_a_package_whose_stages_cannot_be_used_is_named(install, monkeypatch, va
     monkeypatch.syspath_prepend(install(value))
     with pytest.raises(registry.RequestError, match=f"package lengths.*{found}"):
         list(registry.stages_of_packages())
+
+
+def test_a_package_that_cannot_be_used_is_an_error_of_each_command(install):
+    done = bertrelay(install("no_such_module:STAGES"), "recipes")
+    assert done.returncode == 2
+    assert "package lengths" in done.stderr and "Traceback" not in done.stderr

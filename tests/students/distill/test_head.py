@@ -7,6 +7,7 @@ from sentence_transformers import SentenceTransformer
 from torch import nn
 
 from bertrelay.device import ComputePrecision
+from bertrelay.errors import RequestError
 from bertrelay.model.pooling import linear_projection, projections_of
 from students.distill import head as module
 from students.distill.head import (
@@ -44,6 +45,17 @@ def test_a_linear_map_is_added_to_either_head(neurons):
     x = torch.randn(4, 3)
     with torch.no_grad():
         assert torch.allclose(add_linear_map(head, weight, bias)(x), head(x) + x @ weight.T + bias, atol=1e-5)
+
+
+def test_a_head_of_the_base_is_refused():
+    tanh = linear_projection(torch.randn(2, 3), torch.randn(2))
+    tanh.activation = nn.Tanh()
+    unbiased = linear_projection(torch.randn(2, 3), None)
+    weight, bias, x = torch.randn(2, 3), torch.randn(2), torch.randn(4, 3)
+    with pytest.raises(RequestError, match="keep_directions"):
+        add_linear_map(tanh, weight, bias)
+    with torch.no_grad():
+        assert torch.allclose(add_linear_map(unbiased, weight, bias)(x), unbiased(x) + x @ weight.T + bias, atol=1e-5)
 
 
 def test_the_map_that_keeps_all_directions_is_as_long_as_the_head(tiny_encoder, toy, tmp_path):

@@ -12,7 +12,7 @@ from bertrelay.device import ComputePrecision
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.pooling import Projection
 from students.distill import start as module
-from students.distill.head import soften
+from students.distill.head import Regression
 from students.distill.settings import DistillSettings
 from students.distill.start import start_student
 from students.distill.targets import fill_targets
@@ -88,7 +88,8 @@ def test_the_projection_begins_as_the_ridge_regression_from_the_pooled_vectors(
 def test_softening_evens_out_what_the_corpus_hardly_shows():
     """The example of `fit_linear_head`."""
     cross = np.diag([16.0, 1.0])
-    np.testing.assert_allclose(soften(cross, np.eye(2), cross), np.diag([13.2, 6.6]))
+    fit = Regression(cross, np.zeros(2), np.zeros(2), np.eye(2), cross)
+    np.testing.assert_allclose(fit.softened, np.diag([13.2, 6.6]))
 
 
 def test_a_projection_of_the_base_is_replaced_and_not_learnt_on_top_of(
