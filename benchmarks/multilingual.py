@@ -6,12 +6,14 @@ of its time; nor below that of the peer's best settings.
     python -m benchmarks.multilingual --data DIR --teacher DIR --base DIR --max-pairs 600
     python -m benchmarks.multilingual … --contenders ours default                     these two alone
 
-All learn the same pairs for as many epochs and start from the same student: the base with its fitted projection. The
-peer follows its example make_multilingual.py: MSELoss, 64 pairs a step, a learning rate of 2e-5, fp32, every pair with
-its English; `best` is bf16 autocast and the recipe's learning rate. A time is that of the teacher's vectors, the
-training and, of ours, the choice between start and end. `--max-pairs` is of a source and language, where the recipe
-has more. Figures are means over languages, and of the ends of their 95 % intervals: Tatoeba and captions in both
-directions, STSb's test parts (Spearman).
+All learn the same text for as many epochs and start from the same student: the base with its fitted head. The peer
+follows its example make_multilingual.py: MSELoss, 64 pairs a step, a learning rate of 2e-5, fp32, every pair with its
+English; an English sentence without translations is a pair with itself. `best` is bf16 autocast and the recipe's
+learning rate. A time is that of the teacher's vectors, the training and, of ours, the choice between start and end.
+`--max-pairs` is of a source and language, where the recipe has more; `--set vars.english=[…] vars.pairs=DIR` gives
+other text than the recipe's. Figures are means over languages, and of the ends of their 95 % intervals: on Tatoeba the
+accuracy in both directions, the cosine of English and of its translations to the teacher's vectors of the English, and
+the agreement of their pair similarities; on captions the accuracy; STSb's test parts (Spearman).
 """
 
 import re
@@ -47,10 +49,11 @@ from students.parallel.corpus import ParallelCorpus
 
 RECIPE, TESTS, OF_DEFAULT = "multilingual", ["tatoeba", "trained-domains"], 4.0
 PAIRS_A_STEP, LEARNING_RATE = 64, 2e-5
-PLAIN = {"frozen_layers": None, "average_with_start": False}
+PLAIN = {"frozen_layers": None, "average_with_start": False, "keep_directions": False}
 STUDENTS: dict[str, dict[str, Any]] = {
     OURS: {},
     "ours, whole way": {"average_with_start": False},
+    "ours, head only": {"keep_directions": False},
     "mse": {"objectives": {}},
     "cosine": {"objectives": {"mse": 0, "cosine": 1}},
     "contrastive": {"objectives": {"mse": 0, "contrastive": 1}},
@@ -63,6 +66,10 @@ PEERS = {"default": False, "best": True}
 UNTRAINED = ["base", "start"]
 MEANS = {
     "Tatoeba": ("tatoeba", r"translation_accuracy/(en-..|..-en)"),
+    "cosine en": ("tatoeba", r"nearness/cosine/en"),
+    "cosine X": ("tatoeba", r"nearness/cosine/(?!en)[a-z]{2}"),
+    "agreement en": ("tatoeba", r"nearness/agreement/en"),
+    "agreement X": ("tatoeba", r"nearness/agreement/(?!en)[a-z]{2}"),
     "captions": ("trained-domains", r"translation_accuracy/(en-..|..-en)"),
     "STS within": ("trained-domains", r"sts/STSb-(?!en)../spearman_cosine"),
     "STS en-X": ("trained-domains", r"sts/STSb-en-../spearman_cosine"),
@@ -75,13 +82,14 @@ def settings_of(options: Namespace) -> dict[str, Any]:
     """The settings of each stage of the recipe."""
     given = {name: getattr(options, name) for name in ("teacher", "base", "data", "catalogues")}
     overrides = [f"vars.{name}={str(value.resolve())!r}" for name, value in given.items()]
-    settings: dict[str, Any] = {step.name: step.settings for step in read_recipe(RECIPE, REGISTRY, overrides).steps}
+    steps = read_recipe(RECIPE, REGISTRY, [*overrides, *options.set]).steps
+    settings: dict[str, Any] = {step.name: step.settings for step in steps}
     if most := options.max_pairs:
         sources = settings["student"].parallel
         fewer = [source.model_copy(update={"max_pairs": min(source.max_pairs or most, most)}) for source in sources]
         settings["student"] = settings["student"].model_copy(update={"parallel": fewer})
-    if options.epochs:
-        settings["student"] = settings["student"].model_copy(update={"epochs": options.epochs})
+    same = {"budget_minutes": None, "epochs": options.epochs}
+    settings["student"] = settings["student"].model_copy(update=same)
     return settings
 
 
@@ -104,7 +112,8 @@ def train_peer(scratch: Path, settings: DistillSettings, folder: Path, *, is_bes
     corpus, student = ParallelCorpus.open(scratch / "cache" / "corpus"), SentenceTransformer(str(scratch / "start"))
     english = corpus.english.read(0, len(corpus.english))
     rows = [english[row] for row in corpus.targets[len(english) : corpus.taught].tolist()]
-    pairs = rows, corpus.translations.read(0, len(corpus.translations))
+    alone = english[corpus.translated :]
+    pairs = [*rows, *alone], [*corpus.translations.read(0, len(corpus.translations)), *alone]
     rate = settings.learning_rate if is_best else LEARNING_RATE
     peers = settings.model_copy(update={"batch_tokens": None, "batch_items": PAIRS_A_STEP, "learning_rate": rate})
     teacher = SentenceTransformer(str(settings.teacher))
@@ -116,10 +125,10 @@ def train_peer(scratch: Path, settings: DistillSettings, folder: Path, *, is_bes
 
 
 def metrics_of(options: Namespace, model: Path) -> dict[str, dict[str, Any]]:
-    """The metrics of each test by its name; `recall_at` and its teacher are left out."""
+    """The metrics of each test by its name."""
     found = {}
     for name in TESTS:
-        tests = settings_of(options)[name].model_dump(exclude_unset=True, exclude={"teacher", "recall_at"})
+        tests = settings_of(options)[name].model_dump(exclude_unset=True)
         settings = EvaluateSettings.model_validate({**tests, "model": str(model)})
         folder = options.scratch / "evaluated"
         folder.mkdir(exist_ok=True)
@@ -134,7 +143,7 @@ def contend(options: Namespace, name: str, number: int) -> Answer:  # noqa: ARG0
         seconds = in_fresh_process(train, options, name, folder)
     models = {"base": options.base, "start": options.scratch / "start"}
     metrics = in_fresh_process(metrics_of, options, models.get(name, folder / "model"))
-    means = {title: mean_of(metrics, title) for title in MEANS}
+    means = {title: mean for title in MEANS if (mean := mean_of(metrics, title)) is not None}
     print(f"{name}: {', '.join(f'{title} {mean:.4f}' for title, mean in means.items())}, {seconds:,.0f} s", flush=True)
     return {"seconds": seconds, **means, "metrics": metrics}
 
@@ -143,10 +152,11 @@ def names_of(metrics: Mapping[str, Any], title: str) -> list[str]:
     return [name for name in metrics if re.fullmatch(MEANS[title][1], name)]
 
 
-def mean_of(metrics: Mapping[str, dict[str, Any]], title: str, bound: str = "") -> float:
-    """The mean of a metric over languages, or of the `_low` or `_high` of its 95 % intervals."""
+def mean_of(metrics: Mapping[str, dict[str, Any]], title: str, bound: str = "") -> float | None:
+    """The mean of a metric over languages, or of the `_low` or `_high` of its 95 % intervals; None without any."""
     found = metrics[MEANS[title][0]]
-    return float(statistics.mean(found[name + bound] for name in names_of(found, title)))
+    values = [found[name + bound] for name in names_of(found, title)]
+    return float(statistics.mean(values)) if values else None
 
 
 def not_below(results: Mapping[str, Result], peer: str) -> Claim:
@@ -178,7 +188,7 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
 
 def figure(title: str, result: Result) -> str:
     mean, low, high = (mean_of(result.answers[0]["metrics"], title, bound) for bound in ("", "_low", "_high"))
-    return f"{mean:.4f} ({low:.3f}–{high:.3f})"
+    return "" if mean is None else f"{mean:.4f} ({low:.3f}–{high:.3f})"
 
 
 if __name__ == "__main__":
@@ -192,6 +202,7 @@ if __name__ == "__main__":
         base=folder,
         catalogues=Path("/usr/share"),
         max_pairs={"type": int, "default": 600, "metavar": "N", "help": "(default: 600)"},
-        epochs={"type": int, "metavar": "N", "help": "(default: the recipe's)"},
+        set={"nargs": "+", "default": ["vars.english=[]"], "metavar": "KEY=VALUE", "help": "of the recipe"},
+        epochs={"type": int, "default": 1, "metavar": "N", "help": "(default: 1)"},
         contenders=[*UNTRAINED, *STUDENTS, *PEERS],
     )

@@ -1,7 +1,7 @@
 """The map from a base's pooled vectors to the teacher's, fitted before the first step: one linear layer, or two."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -24,6 +24,8 @@ UNTRAINED_RIDGE = 1.0  # less would blow up the directions in which vectors of r
 SOFTENING = 0.25
 """Power to which the singular values of a pretrained base's fitted map are raised. 1 is the ridge regression, which
 drops the directions that the corpus does not show; 0 an orthogonal map, which keeps all and hardly fits the targets."""
+EVENED, FLOOR = 0.2, 0.01
+"""Power of the variances of a head's vectors that is taken out of them; and what is added to each, times their mean."""
 HIDDEN_SENTENCES = 65_536
 """Sentences that a hidden layer is fitted on: it has more weights than a linear map."""
 PASSES, BATCH, LEARNING_RATE, WEIGHT_DECAY, DROPOUT = 8, 512, 2e-3, 0.05, 0.2
@@ -131,23 +133,58 @@ def fit_linear_head(
     return linear_projection(torch.from_numpy(weight.T), torch.from_numpy(fit.teacher_mean - fit.pooled_mean @ weight))
 
 
-def fit_kept_directions(
-    student: SentenceEncoder, corpus: ParallelCorpus, targets: Targets, precision: ComputePrecision
-) -> tuple[Tensor, Tensor]:
-    """The weight (dim, pooled) and bias (dim,) of a linear map that keeps all directions of the pooled vectors.
+def heads_with_kept_directions(
+    student: SentenceEncoder,
+    corpus: ParallelCorpus,
+    targets: Targets,
+    precision: ComputePrecision,
+    weights: Sequence[float],
+) -> dict[float, Projection | nn.Sequential]:
+    """By weight, the head of a trained student with a linear map that keeps all directions of its pooled vectors.
 
-    It is the softened regression of `fit_linear_head` from the pooled vectors of a trained student, without the
-    teacher's mean, times the mean length of the student's vectors before their normalisation: added to the head with
-    the weight 1 it counts about as much as the head.
+    1. The map is the softened regression of `fit_linear_head` from the pooled vectors of the trained student, without
+       the teacher's mean, times the mean length of the student's vectors before their normalisation: with the weight 1
+       it counts about as much as the head.
+    2. Times the weight it is added to the head, see `add_linear_map`.
+    3. The vectors of the sum are evened, see `even_vectors`.
+
+    Raises RequestError for a head of the base's own.
     """
     sample = Sample.encode(student, corpus, targets, LINEAR_SENTENCES, precision)
-    fit = Regression.fit(sample, RIDGE)
-    pooled = torch.from_numpy(sample.pooled[:BLOCK]).to(student.device)
-    with torch.no_grad():
-        length = float(cast(nn.Module, student.projection)(pooled).norm(dim=1).mean()) if student.normalize else 1.0
-    weight = length * fit.softened.T  # (dim, pooled)
-    bias = -weight @ fit.pooled_mean
-    return torch.from_numpy(weight).float().to(student.device), torch.from_numpy(bias).float().to(student.device)
+    fit, head = Regression.fit(sample, RIDGE), cast(Projection | nn.Sequential, student.projection)
+    length = float(np.linalg.norm(_apply(head, sample.pooled[:BLOCK]), axis=1).mean()) if student.normalize else 1.0
+    weight = torch.from_numpy(length * fit.softened.T).float().to(student.device)  # (dim, pooled)
+    bias = -weight @ torch.from_numpy(fit.pooled_mean).float().to(student.device)
+    return {factor: even_vectors(add_linear_map(head, factor * weight, factor * bias), sample) for factor in weights}
+
+
+def even_vectors(head: Projection | nn.Sequential, sample: Sample) -> Projection | nn.Sequential:
+    """The head with a last layer after which the directions of its vectors differ less in their variance.
+
+    With the covariance C of the sample's vectors v and their mean m, they become s (v - m) C^(-EVENED/2) plus the mean
+    of the teacher's vectors, with the scale s of the least squared error to these. So directions in which sentences
+    differ little count more in a cosine: a regression has shrunk them most.
+
+    Example: where two directions have the variances 1 and 1/1024, their standard deviations 1 and 1/32 become, with
+    EVENED = 0.2, 1 and 1/16.
+    """
+    *hidden, last = (layer.linear for layer in projections_of(head))
+    fit = Regression.fit(replace(sample, pooled=_apply(head, sample.pooled)), RIDGE)
+    variances, directions = np.linalg.eigh(fit.covariance)
+    even = (directions * (variances + FLOOR * variances.mean()) ** (-EVENED / 2)) @ directions.T  # (dim, dim)
+    even *= (even * fit.cross).sum() / (even * (fit.covariance @ even)).sum()
+    weight, bias = (parameter.detach().cpu().double().numpy() for parameter in (last.weight, last.bias))
+    evened = linear_projection(
+        torch.from_numpy(even @ weight), torch.from_numpy((bias - fit.pooled_mean) @ even + fit.teacher_mean)
+    ).to(last.weight.device)
+    return nn.Sequential(projections_of(head)[0], evened) if hidden else evened
+
+
+@torch.no_grad()
+def _apply(head: nn.Module, pooled: NDArray[np.float32]) -> NDArray[np.float32]:
+    device = next(head.parameters()).device
+    blocks = (pooled[start : start + BLOCK] for start in range(0, len(pooled), BLOCK))
+    return np.concatenate([head(torch.from_numpy(block).to(device)).cpu().numpy() for block in blocks])
 
 
 def add_linear_map(head: Projection | nn.Sequential, weight: Tensor, bias: Tensor) -> Projection | nn.Sequential:

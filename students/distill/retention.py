@@ -17,7 +17,7 @@ from bertrelay.progress import progress
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.checkpoint import unique_tensors
 from students.compress.pruning import layer_stack
-from students.distill.head import add_linear_map, fit_kept_directions
+from students.distill.head import heads_with_kept_directions
 from students.distill.start import START
 from students.distill.targets import Targets, targets_of
 from students.evaluate.verdicts import MEAN
@@ -28,7 +28,7 @@ FRACTIONS = (0.2, 0.4, 0.6, 0.8, 1.0)
 """Fractions of the way from the start's weights to the trained ones."""
 
 KEPT_WEIGHTS = (0.0, 0.4, 0.8, 1.2, 1.6, 2.4)
-"""Weights of a linear map that keeps all directions, beside the trained head."""
+"""Weights of a linear map that keeps all directions, beside the trained head; 0 is this head as it is."""
 
 TOLERANCE = 0.002
 """A difference of accuracies that is chance, as they are measured on some thousand sentences."""
@@ -141,8 +141,8 @@ def keep_directions(
     A head that is fitted to the teacher drops what the training text does not need, and with it differences between
     other sentences and between their translations.
 
-    1. The map is fitted, see `fit_kept_directions`.
-    2. The student with it is evaluated, with each weight of KEPT_WEIGHTS.
+    1. The head is made with each weight of KEPT_WEIGHTS, see `heads_with_kept_directions`.
+    2. The student with it is evaluated, and so it is with the head as it was trained, weight 0.
     3. The weight is chosen as the fraction of `average_with_start` is; of equal ones the smallest.
 
     evaluate: computes the metrics of the head that `student` has; every process calls it.
@@ -151,18 +151,21 @@ def keep_directions(
     trained = student.projection
     if trained is None:
         raise RequestError("keep_directions: expected a student with a head, which has other dimensions than its base")
-    weight, bias = on_main(lambda: fit_kept_directions(student, corpus, targets, precision), context.process_group)
+    with_map = on_main(
+        lambda: heads_with_kept_directions(student, corpus, targets, precision, KEPT_WEIGHTS[1:]), context.process_group
+    )
+    heads = {KEPT_WEIGHTS[0]: trained, **with_map}
     metrics = {}
-    with progress("keeping directions", len(KEPT_WEIGHTS), "evaluations") as bar:
-        for factor in KEPT_WEIGHTS:
-            student.projection = add_linear_map(trained, factor * weight, factor * bias).to(student.device)
-            metrics[factor] = broadcast_from_main(evaluate(context.process_group), context.process_group)
+    with progress("keeping directions", len(heads), "evaluations") as bar:
+        for weight, head in heads.items():
+            student.projection = head.to(student.device)
+            metrics[weight] = broadcast_from_main(evaluate(context.process_group), context.process_group)
             bar.advance()
-    means = {factor: held_out_means(with_map) for factor, with_map in metrics.items()}
+    means = {weight: held_out_means(with_head) for weight, with_head in metrics.items()}
     best = min(nearest_to_best(means))
-    student.projection = add_linear_map(trained, best * weight, best * bias).to(student.device) if best else trained
-    by_factor = {f"kept/{factor}/{kind}": mean for factor, kinds in means.items() for kind, mean in kinds.items()}
-    return {**metrics[best], **by_factor, "kept_weight": best}
+    student.projection = heads[best].to(student.device)
+    by_weight = {f"kept/{weight}/{kind}": mean for weight, kinds in means.items() for kind, mean in kinds.items()}
+    return {**metrics[best], **by_weight, "kept_weight": best}
 
 
 def held_out_means(metrics: Metrics) -> dict[str, float]:

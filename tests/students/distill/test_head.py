@@ -1,5 +1,7 @@
 """The head with a hidden layer."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -12,10 +14,13 @@ from bertrelay.model.pooling import linear_projection, projections_of
 from students.distill import head as module
 from students.distill.head import (
     HiddenHead,
+    Regression,
+    Sample,
     add_linear_map,
+    even_vectors,
     fit_hidden_head,
-    fit_kept_directions,
     fit_linear_head,
+    heads_with_kept_directions,
 )
 from students.distill.targets import targets_of
 
@@ -58,23 +63,46 @@ def test_a_head_of_the_base_is_refused():
         assert torch.allclose(add_linear_map(unbiased, weight, bias)(x), unbiased(x) + x @ weight.T + bias, atol=1e-5)
 
 
-def test_the_map_that_keeps_all_directions_is_as_long_as_the_head(tiny_encoder, toy, tmp_path):
+def test_evened_vectors_differ_less_in_variance_and_keep_the_teachers_mean_and_scale(monkeypatch):
+    """Variances 1 and 1/1024 become, up to the scale, 1 and (1/1024)^0.8 = 1/256."""
+    pooled = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]], np.float32)
+    teacher = (pooled * [3.0, 0.75] + [5.0, 7.0]).astype(np.float32)
+    head = linear_projection(torch.diag(torch.tensor([1.0, 1 / 32])), torch.tensor([2.0, 4.0]))
+    targets = targets_of(teacher, np.ones(4, np.int32), "teacher")
+    monkeypatch.setattr(module, "FLOOR", 0.0)
+    evened = even_vectors(head, Sample(np.full(4, 0.25), pooled, np.arange(4), targets))
+    with torch.no_grad():
+        vectors = evened(torch.from_numpy(pooled)).numpy()
+    # s minimises |s (1, 1/16) - (3, 3/4)|²
+    scale = (3 + 0.75 / 16) / (1 + 1 / 256)
+    np.testing.assert_allclose(vectors, pooled * [scale, scale / 16] + [5.0, 7.0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("neurons", [0, 5])
+def test_heads_with_a_map_are_the_evened_sum_of_both(neurons, tiny_encoder, toy, tmp_path):
     corpus = toy.corpus(tmp_path)
     texts = corpus.texts(0, len(corpus))
     student = tiny_encoder("xlm-roberta", texts).with_parts(normalize=True)
     vectors = rng.normal(size=(len(corpus.english), 8)).astype(np.float32)
     targets = targets_of(vectors, corpus.weights_of(np.arange(len(vectors))), "teacher")
-    lengths, head = [], torch.randn(8, student.pooled_dim)
-    for factor in (1.0, 10.0):
-        student.projection = linear_projection(factor * head, torch.zeros(8))
-        weight, bias = fit_kept_directions(student, corpus, targets, ComputePrecision.FP32)
-        lengths.append(float(weight.norm()))
-        pooled = student.with_parts(projection=None, normalize=False).encode(texts, precision="fp32")
-        fractions = corpus.weights_of(np.arange(corpus.taught)) / corpus.weights_of(np.arange(corpus.taught)).sum()
-        centre = fractions @ pooled  # it is mapped to 0
-        np.testing.assert_allclose(weight.numpy() @ centre + bias.numpy(), 0, atol=1e-3 * factor)
-    assert lengths[1] == pytest.approx(10 * lengths[0], rel=1e-3)
-    assert torch.linalg.matrix_rank(weight) == min(weight.shape)
+    head = torch.randn(8, student.pooled_dim)
+    student.projection = linear_projection(head, torch.zeros(8))
+    if neurons:
+        hidden = linear_projection(torch.randn(neurons, student.pooled_dim), torch.zeros(neurons))
+        hidden.activation = nn.GELU()
+        student.projection = nn.Sequential(hidden, linear_projection(torch.randn(8, neurons), torch.zeros(8)))
+    sample = Sample.encode(student, corpus, targets, corpus.taught, ComputePrecision.FP32)
+    heads = heads_with_kept_directions(student, corpus, targets, ComputePrecision.FP32, [0.5, 2.0])
+    pooled, fit = torch.from_numpy(sample.pooled), Regression.fit(sample, module.RIDGE)
+    with torch.no_grad():
+        trained = student.projection(pooled)
+        length = float(trained.norm(dim=1).mean())
+        for factor, with_map in heads.items():
+            added = factor * length * torch.from_numpy((sample.pooled - fit.pooled_mean) @ fit.softened).float()
+            sums = torch.cat([trained, added], dim=1)
+            both = linear_projection(torch.cat([torch.eye(8), torch.eye(8)], dim=1), torch.zeros(8))
+            expected = even_vectors(both, replace(sample, pooled=sums.numpy()))
+            assert torch.allclose(with_map(pooled), expected(sums), atol=1e-3)
 
 
 def test_a_hidden_layer_fits_what_no_linear_map_does_and_is_loaded_by_sentence_transformers(
