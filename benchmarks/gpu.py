@@ -2,13 +2,15 @@
 
     python -m benchmarks.gpu --data DIR --json gpu.json
     python -m benchmarks.gpu --data DIR --parts tests encode
+    python -m benchmarks.gpu --data DIR --parts multilingual --set vars.teacher=DIR vars.base=DIR vars.english=[…] …
 
 Every part is a process of its own whose output is printed as it comes. `tests` runs those that are skipped without a
-GPU. `quickstart` runs the recipe from sample data to the report. The others run the benchmarks of that name with
---device cuda; `encode-base` encodes with a random network of BERT-base's size (12 layers of 768). Peers are of the
-versions that are installed. A part that does not fit into the rest of --minutes is not begun, or is ended; the table at
-the end has seconds, status and claims of all parts. Claims of `pretraining` and `ner` were made for CPUs. Exits with 1
-if the tests, the recipe or a claim of another part fails.
+GPU. `quickstart` runs the recipe from sample data to the report; `multilingual`, where --set says what it is made of,
+trains the student of that recipe and evaluates it on Tatoeba, in the time that is left. The others run the benchmarks
+of that name with --device cuda; `encode-base` encodes with a random network of BERT-base's size (12 layers of 768).
+Peers are of the versions that are installed. A part that does not fit into the rest of --minutes is not begun, or is
+ended; the table at the end has seconds, status and claims of all parts. Claims of `pretraining` and `ner` were made for
+CPUs. Exits with 1 if the tests, a recipe or a claim of another part fails.
 """
 
 import json
@@ -31,7 +33,9 @@ from benchmarks.ner import FILES
 from benchmarks.pretraining import TEXTS
 from bertrelay.model.encoder import SentenceEncoder
 
-TESTS, RECIPE = "tests", "quickstart"
+TESTS, RECIPE, FLAGSHIP = "tests", "quickstart", "multilingual"
+TRAINING = 0.6
+"""Fraction of the time that is left for `multilingual`: start, dev evaluations and Tatoeba take the rest."""
 BENCHMARKS = {
     "encode": ("encode", "--rounds", "3", "--peers", "autocast"),
     "ner": ("ner", "--seeds", "1"),
@@ -52,11 +56,15 @@ def save_base_size(folder: Path) -> Path:
     return folder
 
 
-def command(part: str, options: Namespace, base: Path) -> list[str]:
+def command(part: str, options: Namespace, base: Path, seconds: float) -> list[str]:
     if part == TESTS:
         return ["pytest", "-q", "-p", "no:cacheprovider", "tests/students/test_gpu.py"]
     if part == RECIPE:
         return ["pipelines", "run", RECIPE, "--runs", str(options.scratch / "runs")]
+    if part == FLAGSHIP:
+        given = [f"vars.data={options.data}", f"vars.minutes={TRAINING * seconds / 60:.2f}", *options.set]
+        changes = [word for change in given for word in ("--set", change)]
+        return ["pipelines", "run", FLAGSHIP, "--only", "tatoeba", "--runs", str(options.scratch / "runs"), *changes]
     script, *given = (argument.format(base=base) for argument in BENCHMARKS[part])
     saved = ["--json", str(options.scratch / f"{part}.json")]
     return [f"benchmarks.{script}", "--data", str(options.data), "--device", options.device, *saved, *given]
@@ -68,7 +76,7 @@ def run_part(part: str, options: Namespace, base: Path, seconds: float) -> dict[
         return {"status": NOT_BEGUN, "seconds": 0.0}
     print(f"\n{part}", flush=True)
     began, status = time.monotonic(), ENDED
-    process = subprocess.Popen([sys.executable, "-m", *command(part, options, base)], start_new_session=True)
+    process = subprocess.Popen([sys.executable, "-m", *command(part, options, base, seconds)], start_new_session=True)
     try:
         status = f"exit {process.wait(timeout=seconds)}"
     except subprocess.TimeoutExpired:
@@ -110,5 +118,7 @@ def print_table(results: dict[str, dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    parts = [TESTS, RECIPE, *BENCHMARKS]
-    main(measure, __doc__, *STSB, "parallel/multi30k", *FILES, *TEXTS, device="cuda", parts=parts, minutes=8.0)
+    parts = {"nargs": "+", "choices": [TESTS, RECIPE, *BENCHMARKS, FLAGSHIP], "default": [TESTS, RECIPE, *BENCHMARKS]}
+    changes = {"nargs": "+", "default": [], "metavar": "KEY=VALUE", "help": f"of the recipe {FLAGSHIP}"}
+    needed = [*STSB, "parallel/multi30k", *FILES, *TEXTS]
+    main(measure, __doc__, *needed, device="cuda", parts=parts, minutes=8.0, set=changes)

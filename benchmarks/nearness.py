@@ -39,7 +39,7 @@ COLUMNS = [title for title in MEANS if title != "captions"]
 def train(options: Namespace, settings: DistillSettings, sentences: int, folder: Path) -> dict[str, Any]:
     """Trains a student on so many English sentences into `folder`/model; its seconds and the teacher's rate."""
     settings = settings.model_copy(update={"budget_minutes": 1.0})  # what is planned is written below
-    context = StageContext(folder, Cache(options.scratch / "cache"))
+    context = StageContext(folder, Cache(options.cache or options.scratch / "cache"))
     corpus = training_corpus(settings, context, context.precision(settings.precision))
     fraction = min(1.0, sentences / len(corpus.english))
     without = round(fraction * len(corpus.english_sources))
@@ -107,4 +107,5 @@ if __name__ == "__main__":
         epochs={"type": int, "default": 1, "metavar": "N", "help": "(default: 1)"},
         sentences={"type": int, "nargs": "+", "default": [10_000, 30_000], "metavar": "N"},
         seeds=1,
+        cache={"type": Path, "metavar": "DIR", "help": "keeps corpora and the teacher's vectors, such as runs/.cache"},
     )
