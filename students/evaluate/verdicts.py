@@ -49,9 +49,10 @@ def of_student(metrics: Metrics) -> Verdict | None:
     accuracies = _by_language(scores, rf"translation_accuracy/(?:{ENGLISH}-([^/]+)|([^/]+)-{ENGLISH})")
     if not distances and not accuracies:
         return None
-    gains = _in_languages(
-        {language: Gain(MEAN_VECTOR, 1 - distance, needed=True) for language, (distance,) in distances.items()}
-    )
+    # a student that finds translations is in doubt here, not useless
+    far = [language for language, (distance,) in distances.items() if distance >= 1 and language in accuracies]
+    nearer = {language: 1 - distance for language, (distance,) in distances.items() if language not in far}
+    gains = _in_languages({language: Gain(MEAN_VECTOR, value, needed=True) for language, value in nearer.items()})
     by_chance, by_lookup, sizes = {}, {}, {}
     for language in accuracies:
         directions = (f"{ENGLISH}-{language}", f"{language}-{ENGLISH}")
@@ -68,6 +69,8 @@ def of_student(metrics: Metrics) -> Verdict | None:
     few = {language: size for language, size in sizes.items() if size < FEW}
     counts = [f"{size} {plural(size, 'pair', 'pairs')} in {name}" for name, size in few.items()]
     doubts = [f"too few to be sure: {listed(counts)}"] if few else []
+    if far:
+        doubts.append(f"in squared distance no nearer to the teacher than {MEAN_VECTOR} in {listed(far)}")
     facts = _facts(distances, accuracies, of_nearness(scores), is_dev=scores is not metrics)
     return judge(facts, gains, doubts)
 
