@@ -36,9 +36,10 @@ FORESEEN = [10**6, 10**7]
 COLUMNS = [title for title in MEANS if title != "captions"]
 
 
-def train(options: Namespace, settings: DistillSettings, sentences: int, folder: Path) -> dict[str, Any]:
-    """Trains a student on so many English sentences into `folder`/model; its seconds and the teacher's rate."""
-    settings = settings.model_copy(update={"budget_minutes": 1.0})  # what is planned is written below
+def train(options: Namespace, sentences: int, seed: int, folder: Path) -> dict[str, Any]:
+    """Trains a student on so many English sentences into `folder`/model."""
+    settings: DistillSettings = settings_of(options)["student"]
+    settings = settings.model_copy(update={"seed": seed, "budget_minutes": 1.0})  # what is planned is written below
     context = StageContext(folder, Cache(options.cache or options.scratch / "cache"))
     corpus = training_corpus(settings, context, context.precision(settings.precision))
     fraction = min(1.0, sentences / len(corpus.english))
@@ -53,8 +54,7 @@ def contend(options: Namespace, teacher: Path, sentences: int, seed: int, number
     folder = options.scratch / f"{teacher.name}-{sentences}-{seed}"
     folder.mkdir()
     options = Namespace(**{**vars(options), "teacher": teacher})
-    settings = settings_of(options)["student"].model_copy(update={"seed": seed})
-    trained = in_fresh_process(train, options, settings, sentences, folder)
+    trained = in_fresh_process(train, options, sentences, seed, folder)
     metrics = in_fresh_process(metrics_of, options, folder / "model")
     means = {title: mean for title in MEANS if (mean := mean_of(metrics, title)) is not None}
     print(f"{folder.name}: {', '.join(f'{title} {mean:.4f}' for title, mean in means.items())}", flush=True)

@@ -46,7 +46,7 @@ STAGES = {
         ("teachers.ablation", 3, "settings:AblationSettings", "ablation:run", SBERT_PAPER),
     ],
     "students": [
-        ("students.distill", 19, "distill.settings:DistillSettings", "distill.train:run", "students"),
+        ("students.distill", 20, "distill.settings:DistillSettings", "distill.train:run", "students"),
         ("students.evaluate", 5, "evaluate.settings:EvaluateSettings", "evaluate.stage:run", "students"),
         ("students.index", 4, "searching.settings:IndexSettings", "searching.index:run", ""),
         ("students.mine", 2, "mining.settings:MineSettings", "mining.bitext:run", ""),

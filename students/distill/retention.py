@@ -133,6 +133,7 @@ def keep_directions(
     corpus: ParallelCorpus,
     targets: Targets,
     evaluate: Callable[[ProcessGroup], Metrics],
+    base_accuracy: float,
     context: StageContext,
     precision: ComputePrecision,
 ) -> Metrics:
@@ -143,9 +144,11 @@ def keep_directions(
 
     1. The head is made with each weight of KEPT_WEIGHTS, see `heads_with_kept_directions`.
     2. The student with it is evaluated, and so it is with the head as it was trained, weight 0.
-    3. The weight is chosen as the fraction of `average_with_start` is; of equal ones the smallest.
+    3. The weight is chosen as the fraction of `average_with_start` is, of equal ones the smallest; but where some heads
+       find untrained translations as often as the base's own vectors do, only among these.
 
     evaluate: computes the metrics of the head that `student` has; every process calls it.
+    base_accuracy: of the base, the mean on the untrained sets.
     Returns the metrics with the chosen weight, `kept_weight`, and the means with all weights.
     """
     trained = student.projection
@@ -162,10 +165,11 @@ def keep_directions(
             metrics[weight] = broadcast_from_main(evaluate(context.process_group), context.process_group)
             bar.advance()
     means = {weight: held_out_means(with_head) for weight, with_head in metrics.items()}
-    best = min(nearest_to_best(means))
+    no_worse = {weight: of_head for weight, of_head in means.items() if of_head.get("untrained", 0) >= base_accuracy}
+    best = min(nearest_to_best(no_worse or means))
     student.projection = heads[best].to(student.device)
     by_weight = {f"kept/{weight}/{kind}": mean for weight, kinds in means.items() for kind, mean in kinds.items()}
-    return {**metrics[best], **by_weight, "kept_weight": best}
+    return {**metrics[best], **by_weight, "kept_weight": best, "base/untrained": base_accuracy}
 
 
 def held_out_means(metrics: Metrics) -> dict[str, float]:

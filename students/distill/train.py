@@ -42,7 +42,7 @@ from students.distill.retention import (
     retained_targets,
 )
 from students.distill.settings import DistillSettings
-from students.distill.start import start_student
+from students.distill.start import START, start_student
 from students.distill.targets import ItemTargets, Targets, fill_targets
 from students.evaluate.nearness import nearness_metrics
 from students.evaluate.translation import encode_once, parallel_metrics, save_variance, translation_metrics
@@ -80,7 +80,8 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
     if settings.average_with_start:
         metrics |= average_with_start(student, task.evaluate, context)
     if settings.keep_directions:
-        metrics |= keep_directions(student, corpus, targets, task.evaluate, context, precision)
+        base_accuracy = held_out_means(task.base_accuracies(context)).get("untrained", 0.0)
+        metrics |= keep_directions(student, corpus, targets, task.evaluate, base_accuracy, context, precision)
     if context.process_group.is_main:
         save_student(student, corpus, targets, context)
     items: Metrics = {"train_items": len(corpus)}
@@ -248,14 +249,26 @@ class DistillationTask:
         if self.has_untrained:
             metrics |= nearness_metrics(untrained, encode, self.dev_teacher, own_vectors=own_vectors, kind=UNTRAINED)
         metrics = {f"dev/{name}": value for name, value in {**metrics, **sizes}.items()}
+        metrics |= self._untrained_accuracies(encode)
         for language, translations in untrained.items():
-            vectors = encode(translations.english), encode(translations.other)
-            metrics |= translation_metrics(language, vectors, f"dev/{ACCURACY}/untrained")
             metrics[f"dev/sentences/{UNTRAINED}{language}"] = len(translations.other)
         if distances:
             metrics[EXPLAINED] = 1 - float(np.mean(distances))
             accuracy = held_out_means(metrics).get("untrained", metrics[EXPLAINED])
             metrics[CRITERION] = float(np.mean([metrics[EXPLAINED], accuracy]))
+        return metrics
+
+    def base_accuracies(self, context: StageContext) -> Metrics:
+        """The translation accuracies of the base's own vectors on the untrained domains; every process calls it."""
+        base = SentenceEncoder.load(context.work / START, self.model.device).with_parts(projection=None)
+        texts = [text for pair in self.corpus.dev_untrained.values() for texts in pair for text in texts]
+        return self._untrained_accuracies(encode_once(base, texts, self.precision, process_group=context.process_group))
+
+    def _untrained_accuracies(self, encode: Encode) -> Metrics:
+        metrics: Metrics = {}
+        for language, translations in self.corpus.dev_untrained.items():
+            vectors = encode(translations.english), encode(translations.other)
+            metrics |= translation_metrics(language, vectors, f"dev/{ACCURACY}/untrained")
         return metrics
 
 

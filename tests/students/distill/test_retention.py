@@ -12,6 +12,7 @@ from transformers import T5Config, T5EncoderModel
 from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError
 from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.pooling import linear_projection
 from bertrelay.training import checkpoint
 from students.distill import retention
 from students.distill.losses import create_losses
@@ -21,6 +22,7 @@ from students.distill.retention import (
     average_with_start,
     freeze_layers,
     held_out_means,
+    keep_directions,
     nearest_to_best,
 )
 from students.distill.settings import DistillSettings
@@ -157,10 +159,30 @@ def test_a_map_that_keeps_all_directions_is_added_with_the_weight_that_is_best(t
         for weight in KEPT_WEIGHTS
     }
     chosen = metrics["kept_weight"]
-    assert chosen == min(nearest_to_best(means))
+    no_worse = {weight: mean for weight, mean in means.items() if mean["untrained"] >= metrics["base/untrained"]}
+    assert chosen == min(nearest_to_best(no_worse or means))
     assert metrics["dev/nearness/cosine/untrained/mean"] == pytest.approx(means[chosen]["nearness"])
     neurons = SentenceEncoder.load(context.output / "model").projection[0].linear.out_features
     assert neurons == 8 + (4 if chosen else 2) * 24
+
+
+@pytest.mark.parametrize(("base_accuracy", "expected"), [(0.80, 0.8), (0.86, 1.6), (0.95, 0.8)])
+def test_a_head_that_finds_fewer_translations_than_the_base_is_chosen_only_where_all_do(
+    base_accuracy, expected, tiny_encoder, context, monkeypatch
+):
+    """Accuracies .80 to .90 and cosines .60 to .50: the middle is nearest to the best, 1.6 of those from .86 up."""
+    student = tiny_encoder("xlm-roberta", ["some text"]).with_parts(projection=linear_projection(torch.eye(16), None))
+    monkeypatch.setattr(
+        retention, "heads_with_kept_directions", lambda *_: dict.fromkeys(KEPT_WEIGHTS[1:], student.projection)
+    )
+    rows = iter(zip((0.80, 0.82, 0.85, 0.85, 0.88, 0.90), (0.60, 0.58, 0.55, 0.54, 0.52, 0.50), strict=True))
+
+    def evaluate(_):
+        accuracy, cosine = next(rows)
+        return {"dev/translation_accuracy/untrained/en-de": accuracy, "dev/nearness/cosine/untrained/de": cosine}
+
+    metrics = keep_directions(student, None, None, evaluate, base_accuracy, context, ComputePrecision.FP32)
+    assert metrics["kept_weight"] == expected and metrics["base/untrained"] == base_accuracy
 
 
 def test_a_student_is_averaged_by_sets_that_were_not_trained(trained, context, toy):
