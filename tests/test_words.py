@@ -1,4 +1,4 @@
-"""Plain words in the folders that are rewritten: docstrings, names and comments, read from the syntax tree."""
+"""Plain words: docstrings, names and comments of modules, read from the syntax tree, and the text of pages."""
 
 import ast
 import io
@@ -15,6 +15,9 @@ REWRITTEN = [
 ]
 """Folders in which every docstring, name and comment follows the rules."""
 MODULES = sorted(path.relative_to(ROOT) for name in REWRITTEN for path in (ROOT / name).rglob("*.py"))
+PAGES = sorted(
+    path.relative_to(ROOT) for pages in ("README*.md", "CONTRIBUTING.md", "docs/*.md") for path in ROOT.glob(pages)
+)
 
 FIRST_WORDS = {"what", "how", "whether", "of", "as", "that", "when", "where", "who", "which"}
 """A docstring names a thing or begins with a verb."""
@@ -70,6 +73,12 @@ def faults(source):
 @pytest.mark.parametrize("path", MODULES, ids=str)
 def test_a_rewritten_module_is_in_plain_words(path):
     assert [f"{path}:{line} {fault}" for line, fault in faults((ROOT / path).read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=str)
+def test_a_page_is_in_plain_words(path):
+    lines = (ROOT / path).read_text(encoding="utf-8").splitlines()
+    assert [f"{path}:{line} {text}" for line, text in enumerate(lines, 1) if DIALECT.search(text)] == []
 
 
 @pytest.mark.parametrize(
