@@ -1,4 +1,4 @@
-"""The harness of every benchmark: contenders in turns, medians and ratios with their spread, claims, JSON.
+"""The harness of every benchmark: contenders in turns, medians and ratios with their spread, claims, the machine, JSON.
 
 A contender is a process of its own that prepares once and then works on request, one line of JSON each way. At import
 this needs nothing but the standard library, because a contender may run in an environment without BertRelay.
@@ -7,6 +7,8 @@ this needs nothing but the standard library, because a contender may run in an e
 import json
 import math
 import os
+import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, is_dataclass
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -135,9 +138,6 @@ def timed(function: Callable[..., T], *arguments: Any) -> tuple[T, float]:
     return result, time.perf_counter() - began
 
 
-# Metrics and claims
-
-
 @dataclass(frozen=True)
 class Spread:
     """Median and extremes over rounds."""
@@ -148,8 +148,8 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> "Spread":
-        known = list(values)
-        return cls(statistics.median(known), min(known), max(known))
+        numbers = list(values)
+        return cls(statistics.median(numbers), min(numbers), max(numbers))
 
     @classmethod
     def of_ratios(cls, above: Sequence[float], below: Sequence[float]) -> "Spread":
@@ -190,12 +190,12 @@ class Claim:
     """A claim and what was measured."""
 
     text: str
-    found: str
+    measured: str
     holds: bool
 
 
-def at_least(times: float, what: str, found: Spread) -> Claim:
-    return Claim(f"at least {times} × {what}", str(found), found.median >= times)
+def at_least(times: float, what: str, measured: Spread) -> Claim:
+    return Claim(f"at least {times} × {what}", str(measured), measured.median >= times)
 
 
 def print_results(
@@ -220,9 +220,6 @@ def print_results(
     print(DataFrame(table, index=list(results)).to_string(), flush=True)
 
 
-# The command line
-
-
 def main(
     measure: Callable[[Namespace], tuple[Sequence[Claim], dict[str, Any]]],
     doc: str | None,
@@ -236,32 +233,48 @@ def main(
     argparse takes. `measure` gets them, and `scratch`, a folder that is removed at the end.
     --threads and --device hold for every process that is started too, whose libraries take a GPU that they see.
     """
-    given = _parsed(doc, needed, options, arguments)
-    shown = {name: value for name, value in vars(given).items() if name != "json"}
-    os.environ |= QUIET | dict.fromkeys(("OMP_NUM_THREADS", "RAYON_NUM_THREADS"), str(given.threads))
-    if given.device == "cpu":
+    parsed = _parsed(doc, needed, options, arguments)
+    shown = {name: value for name, value in vars(parsed).items() if name != "json"}
+    os.environ |= QUIET | dict.fromkeys(("OMP_NUM_THREADS", "RAYON_NUM_THREADS"), str(parsed.threads))
+    if parsed.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     import torch
     from transformers.utils import logging
 
-    from benchmarks.machine import machine
-
-    if given.device == "cuda" and not torch.cuda.is_available():
+    if parsed.device == "cuda" and not torch.cuda.is_available():
         sys.exit("--device cuda: expected a GPU that torch can use, found none")
-    torch.set_num_threads(given.threads)
+    torch.set_num_threads(parsed.threads)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     print(machine(), flush=True)
     with tempfile.TemporaryDirectory() as scratch:
-        given.scratch = Path(scratch)
-        claims, metrics = measure(given)
+        parsed.scratch = Path(scratch)
+        claims, metrics = measure(parsed)
     for claim in claims:
-        print(f"{claim.text}: {claim.found}, {'yes' if claim.holds else 'no'}")
-    if given.json:
+        print(f"{claim.text}: {claim.measured}, {'yes' if claim.holds else 'no'}")
+    if parsed.json:
         content = {"machine": machine(), "options": shown, **metrics, "claims": claims}
         text = json.dumps(content, indent=1, default=_as_json)
-        given.json.write_text(text + "\n", encoding="utf-8")
+        parsed.json.write_text(text + "\n", encoding="utf-8")
     sys.exit(0 if all(claim.holds for claim in claims) else 1)
+
+
+def machine() -> str:
+    """One line: processor, cores, torch's threads, whether it computes in bf16, and versions."""
+    import torch
+
+    from bertrelay.device import computes_in_bf16
+
+    model = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    processor = model[1] if model else platform.processor() or platform.machine()
+    cores = f"{len(os.sched_getaffinity(0))} cores, threads of torch: {torch.get_num_threads()}"
+    gpus = [torch.cuda.get_device_name()] if torch.cuda.is_available() else []
+    bf16 = "bf16 in hardware" if computes_in_bf16() else "no bf16 in hardware"
+    versions = [f"Python {platform.python_version()}"]
+    for name in ("torch", "transformers", "sentence-transformers", "faiss-cpu", "numpy"):
+        with suppress(PackageNotFoundError):
+            versions.append(f"{name} {version(name)}")
+    return f"machine: {', '.join([processor, cores, *gpus, bf16])}; {', '.join(versions)}"
 
 
 def _parsed(
@@ -273,8 +286,8 @@ def _parsed(
     if needed:
         parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="the real data")
     device = {"choices": ["cpu", "cuda"], "default": "cpu", "help": "(default: cpu)"}
-    for name, given in {"threads": len(os.sched_getaffinity(0)), "device": device, **options}.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", **_argument(given))
+    for name, option in {"threads": len(os.sched_getaffinity(0)), "device": device, **options}.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", **_argument(option))
     parsed = parser.parse_args(arguments)
     if missing := [name for name in needed if not (parsed.data / name).exists()]:
         parser.error(
@@ -284,22 +297,18 @@ def _parsed(
     return parsed
 
 
-def _argument(given: Any) -> dict[str, Any]:
-    if isinstance(given, dict):
-        return given
-    if isinstance(given, type):
-        return {"type": given}
-    if given is False:
+def _argument(option: Any) -> dict[str, Any]:
+    if isinstance(option, dict):
+        return option
+    if isinstance(option, type):
+        return {"type": option}
+    if option is False:
         return {"action": "store_true"}
-    known = {"default": given, "help": f"(default: {given})"}
-    if not isinstance(given, list):
-        return {**known, "type": type(given)}
-    kind = type(given[0])
-    return {**known, "type": kind, "nargs": "*", "choices": given if kind is str else None}
-
-
-if __name__ == "__main__":
-    serve(sys.argv[1])
+    argument = {"default": option, "help": f"(default: {option})"}
+    if not isinstance(option, list):
+        return {**argument, "type": type(option)}
+    kind = type(option[0])
+    return {**argument, "type": kind, "nargs": "*", "choices": option if kind is str else None}
 
 
 def _rate(count: int) -> Callable[[Result], str]:
@@ -308,3 +317,7 @@ def _rate(count: int) -> Callable[[Result], str]:
 
 def _as_json(value: Any) -> Any:
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

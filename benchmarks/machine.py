@@ -1,15 +1,10 @@
-"""The machine of a measurement: its description, matrix rate and private memory; and real sentences to measure with."""
+"""A machine's matrix rate, the private memory of work on it, and real sentences and a small encoder to measure with."""
 
-import os
-import platform
 import random
-import re
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +14,7 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 from benchmarks.harness import Claim, in_fresh_process, timed
 from bertrelay.data.records import read
 from bertrelay.data.tables import Table
-from bertrelay.device import computes_in_bf16, default_device
+from bertrelay.device import default_device
 from bertrelay.memory import private_memory_mb
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.settings import InputFile
@@ -37,20 +32,6 @@ SICK: Tables = {
     for part in ("train", "trial", "test_annotated")
 }
 MULTI30K: Tables = {"parallel/multi30k/train.en.gz": {"columns": [0]}}
-
-
-def machine() -> str:
-    """One line: processor, cores, torch's threads, whether it computes in bf16, and versions."""
-    model = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    processor = model[1] if model else platform.processor() or platform.machine()
-    cores = f"{len(os.sched_getaffinity(0))} cores, threads of torch: {torch.get_num_threads()}"
-    gpus = [torch.cuda.get_device_name()] if torch.cuda.is_available() else []
-    bf16 = "bf16 in hardware" if computes_in_bf16() else "no bf16 in hardware"
-    versions = [f"Python {platform.python_version()}"]
-    for name in ("torch", "transformers", "sentence-transformers", "faiss-cpu", "numpy"):
-        with suppress(PackageNotFoundError):
-            versions.append(f"{name} {version(name)}")
-    return f"machine: {', '.join([processor, cores, *gpus, bf16])}; {', '.join(versions)}"
 
 
 def matrix_rate() -> float:

@@ -34,7 +34,7 @@ def test_encoding_is_compared_with_the_default_and_with_the_fastest_peer():
     seconds = {"default": 10.0, "onnx": 4.0, "ours": 2.0, "ours_fp32": 5.0}
     results = results_of(**{name: {"seconds": value} for name, value in seconds.items()})
     judged = encode.claims(results, 1.0, Spread(0.6, 0.6, 0.6), "cpu")
-    assert [claim.found.split()[0] for claim in judged] == ["5.00", "2.00", "1.000000", "0.60", "2.00"]
+    assert [claim.measured.split()[0] for claim in judged] == ["5.00", "2.00", "1.000000", "0.60", "2.00"]
     assert "(onnx)" in judged[1].text and all(claim.holds for claim in judged)
     far = encode.smallest_cosine(np.eye(3, dtype=np.float32) + np.float32(0.1), np.eye(3, dtype=np.float32))
     assert far == pytest.approx(1.1 / np.sqrt(1.1**2 + 2 * 0.1**2))
@@ -52,7 +52,7 @@ def test_without_bf16_graphs_of_ours_are_compared_with_graphs_of_the_peer():
     results = {name: Result(name, [{"seconds": value}]) for name, value in seconds.items()}
     cosines = {"ours-fp32": 1.0, "ours-onnx": 0.999995, "ours-int8": 0.97, "onnx-int8": 0.96}
     judged = encode.claims_without_bf16(results, cosines)
-    assert [claim.found.split()[0] for claim in judged] == ["1.33", "0.9999950", "2.00", "1.15", "0.970000"]
+    assert [claim.measured.split()[0] for claim in judged] == ["1.33", "0.9999950", "2.00", "1.15", "0.970000"]
     assert [claim.holds for claim in judged] == [True, True, True, False, True]
     assert "(ours-onnx) as its best (onnx-o3)" in judged[0].text
     judged = encode.claims_without_bf16(results, {**cosines, "ours-onnx": 0.9999, "onnx-int8": 0.98})
@@ -79,7 +79,7 @@ def test_each_distillation_is_compared_with_the_fastest_of_ours_that_is_as_accur
     reached |= {"ours_32": (12, 0.85), "ours_fp32": (20, 0.9)}
     answers = {name: {"seconds": s, "accuracy": accuracies.get(name, a)} for name, (s, a) in reached.items()}
     judged = distill.claims(results_of(**answers), "cpu")
-    assert [claim.found.split()[0] for claim in judged] == found
+    assert [claim.measured.split()[0] for claim in judged] == found
     assert [claim.holds for claim in judged] == held
     judged = distill.claims(results_of(**answers), "cuda")
     assert [claim.holds for claim in judged] == [True, "none" not in found[1]]  # 4 and 1.5 × are enough

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks import harness
-from benchmarks.harness import Contender, Result, Spread, at_least, in_turns, main, print_results
-from benchmarks.machine import machine, memories
+from benchmarks.harness import Contender, Result, Spread, at_least, in_turns, machine, main, print_results
+from benchmarks.machine import memories
 
 
 @pytest.fixture(autouse=True)
-def own_environment(monkeypatch):
-    """What a script sets for all that it starts is gone after a test."""
+def restored_environment(monkeypatch):
+    """Undoes what a script sets for all that it starts."""
     before = dict(os.environ)
     monkeypatch.setattr("torch.set_num_threads", lambda _: None)
     yield
@@ -58,14 +58,14 @@ def test_every_other_round_runs_backwards(monkeypatch):
 def test_a_script_parses_measures_and_saves_all_and_one_claim_that_does_not_hold_fails_it(tmp_path, capsys):
     def measure(options):
         assert options.scratch.is_dir() and options.rounds == 2 and options.seeds == [4, 5] and not options.quick
-        found = Spread(2.0, 1.0, 3.0)
-        return [at_least(2.0, "as fast", found), at_least(2.1, "as fast", found)], {"seconds": found}
+        seconds = Spread(2.0, 1.0, 3.0)
+        return [at_least(2.0, "as fast", seconds), at_least(2.1, "as fast", seconds)], {"seconds": seconds}
 
-    given = ["--json", str(tmp_path / "found.json"), "--seeds", "4", "5"]
+    arguments = ["--json", str(tmp_path / "measured.json"), "--seeds", "4", "5"]
     with pytest.raises(SystemExit) as ended:
-        main(measure, "Doc.", arguments=given, rounds=2, seeds=[1], quick=False)
+        main(measure, "Doc.", arguments=arguments, rounds=2, seeds=[1], quick=False)
     assert ended.value.code == 1
-    saved = harness.json.loads((tmp_path / "found.json").read_text())
+    saved = harness.json.loads((tmp_path / "measured.json").read_text())
     assert [claim["holds"] for claim in saved["claims"]] == [True, False]
     assert saved["seconds"] == {"median": 2.0, "low": 1.0, "high": 3.0}
     assert saved["machine"] == machine() and saved["options"]["rounds"] == 2
