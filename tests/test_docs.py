@@ -236,8 +236,8 @@ def test_every_benchmark_is_documented(pages):
     assert set(scripts) - {"harness"} == named
 
 
-NOT_YET_REWRITTEN = {"benchmarks.md", "promises.md", "multilingual-student.md"}
-"""Pages whose results are not yet in short sentences."""
+OF_TABLES = {"benchmarks.md", "promises.md"}
+"""Pages of claims and tests."""
 
 
 def sentences_of(page):
@@ -251,7 +251,7 @@ def sentences_of(page):
 ENGLISH = {page.name for page in PAGES if not page.name.endswith(".ko.md")}
 
 
-@pytest.mark.parametrize("name", sorted(ENGLISH - NOT_YET_REWRITTEN))
+@pytest.mark.parametrize("name", sorted(ENGLISH - OF_TABLES))
 def test_sentences_are_short(pages, name):
     lengths = {sentence: len(sentence.split()) for sentence in sentences_of(pages[name])}
     assert [sentence for sentence, words in lengths.items() if words > 35] == []
