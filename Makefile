@@ -31,7 +31,7 @@ check: .venv/.test ## lint, format and types alone
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-environment: .venv/.environment ## build .venv with every extra: search, mteb, onnx, openvino, ray, trackers, benchmark, dev
+environment: .venv/.environment ## build .venv with every extra: search, serve, mteb, onnx, openvino, ray, trackers, benchmark, dev
 	@echo "Ready: .venv has every extra. To use it: . .venv/bin/activate"
 
 clean: ## remove .venv and caches; runs/ stays
@@ -43,11 +43,11 @@ clean: ## remove .venv and caches; runs/ stays
 	@touch .venv/.core
 
 .venv/.test: $(PINNED) | venv
-	$(call install,the core and what tests need,.[dev$(comma)benchmark$(comma)search$(comma)mteb$(comma)openvino$(comma)ray])
+	$(call install,the core and what tests need,.[dev$(comma)benchmark$(comma)search$(comma)serve$(comma)mteb$(comma)openvino$(comma)ray])
 	@touch .venv/.core .venv/.test
 
 .venv/.environment: $(PINNED) | venv
-	$(call install,the core and every extra,.[search$(comma)mteb$(comma)openvino$(comma)ray$(comma)trackers$(comma)benchmark$(comma)dev])
+	$(call install,the core and every extra,.[search$(comma)serve$(comma)mteb$(comma)openvino$(comma)ray$(comma)trackers$(comma)benchmark$(comma)dev])
 	@touch .venv/.core .venv/.test .venv/.environment
 
 comma := ,

@@ -120,7 +120,7 @@ def encode_blocks(
     text_before = encoder.text_before(prompt_name, prompt)
     tokenized = (_tokenize(encoder, text_before, sentences) for sentences in blocks)
     prompt_tokens = encoder.prompt_tokens(text_before)
-    compute = partial(_compute, encoder, bar=bar, batch_size=batch_size, prompt_tokens=prompt_tokens)
+    compute = partial(compute_block, encoder, bar=bar, batch_size=batch_size, prompt_tokens=prompt_tokens)
     resolved = resolve_precision(precision, encoder.device)
     return compute_blocks(encoder, tokenized, lambda block: len(block.ids), compute, resolved, batch_tokens)
 
@@ -133,7 +133,7 @@ def check_finite(encoder: Encodes, vectors: Vectors, name_row: Callable[[int], s
     check_finite_rows(vectors, getattr(encoder.backbone, "name_or_path", None), lambda row: name_row(first + row))
 
 
-class _Tokens(NamedTuple):
+class TokenBlock(NamedTuple):
     """The tokens of a block's distinct sentences, end to end, and the row among these of each sentence of the block."""
 
     ids: NDArray[np.int64]  # (all tokens,)
@@ -141,21 +141,33 @@ class _Tokens(NamedTuple):
     lengths: NDArray[np.int64]  # (distinct,)
     row_of: NDArray[np.int64]  # (sentences,)
 
+    @classmethod
+    def of_rows(cls, ids: Sequence[Sequence[int]], row_of: NDArray[np.int64] | None = None) -> "TokenBlock":
+        """Makes the block of tokenized sentences; without `row_of` each is a sentence of the block."""
+        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+        flat = np.fromiter(chain.from_iterable(ids), np.int64, int(lengths.sum()))
+        row_of = np.arange(len(ids)) if row_of is None else row_of
+        return cls(flat, np.cumsum(lengths) - lengths, lengths, row_of)
 
-def _tokenize(encoder: Encodes, prompt: str, sentences: Sequence[str]) -> _Tokens:
+
+def _tokenize(encoder: Encodes, prompt: str, sentences: Sequence[str]) -> TokenBlock:
     distinct, row_of = _distinct(sentences)
     ids = encoder.tokenize([prompt + sentence for sentence in distinct] if prompt else distinct)
-    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-    flat = np.fromiter(chain.from_iterable(ids), np.int64, int(lengths.sum()))
-    return _Tokens(flat, np.cumsum(lengths) - lengths, lengths, row_of)
+    return TokenBlock.of_rows(ids, row_of)
 
 
-def _compute(
-    encoder: Encodes, block: _Tokens, batch_tokens: int, bar: Bar, batch_size: int | None, prompt_tokens: int
+def compute_block(
+    encoder: Encodes,
+    block: TokenBlock,
+    batch_tokens: int,
+    bar: Bar | None = None,
+    batch_size: int | None = None,
+    prompt_tokens: int = 0,
 ) -> Vectors:
     """Computes the vectors of a block, (sentences, dim). A GPU is given its next batch before it is done with this."""
     if not len(block.row_of):
         return np.empty((0, encoder.dim), np.float32)
+    bar = bar or Bar()
     computed_vectors, order = list[torch.Tensor](), list[NDArray[np.int64]]()
     for rows, width, height in sorted_batches(block.lengths, batch_tokens, encoder.max_tokens, batch_size):
         filled = fill_batch(rows, height)

@@ -12,6 +12,7 @@ from pipelines.cli.encoders import encoders
 from pipelines.cli.options import PlainGroup, with_options, write_out
 from pipelines.cli.recipes import recipe_commands
 from pipelines.cli.search import searching
+from pipelines.cli.serve import serving
 from pipelines.cli.similarity import comparing
 
 HELP = """
@@ -61,7 +62,7 @@ def options(
 
 
 app.callback()(with_options(options))
-for commands in (recipe_commands, encoders, comparing, searching):
+for commands in (recipe_commands, encoders, comparing, searching, serving):
     app.add_typer(commands)
 app.add_typer(data, name="data", rich_help_panel="Biomedical")
 app.add_typer(ner, name="ner", rich_help_panel="Biomedical")

@@ -109,9 +109,8 @@ class SearchIndex:
         if blank is not None:
             raise RequestError(f"search: expected a text to look for, found an empty one ({name_query(blank)})")
         self.check_candidates(ef_search, exact)
-        query_prompt, document_prompt = self.encoder.retrieval_prompts
-        if prompt is None and prompt_name is None and document_prompt == self.manifest.origin.reading.get("prompt"):
-            prompt_name = query_prompt
+        if prompt is None and prompt_name is None:
+            prompt_name = self.query_prompt
         vectors = self.encoder.encode(
             queries,
             prompt_name=prompt_name,
@@ -121,7 +120,17 @@ class SearchIndex:
             batch_size=batch_size,
         )  # (queries, dim)
         check_finite(self.encoder, vectors, name_query)
-        neighbours = self.neighbours(unit(vectors), int(top_k), exact, ef_search and int(ef_search))
+        return self.hits(vectors, int(top_k), exact, ef_search and int(ef_search))
+
+    @property
+    def query_prompt(self) -> str | None:
+        """The name of the model's prompt for queries if the index has its prompt for documents, else None."""
+        query_prompt, document_prompt = self.encoder.retrieval_prompts
+        return query_prompt if document_prompt == self.manifest.origin.reading.get("prompt") else None
+
+    def hits(self, vectors: Vectors, top_k: int, exact: bool = False, ef_search: int | None = None) -> list[list[Hit]]:
+        """Finds the `top_k` sentences nearest to each query of `vectors` (n, dim), best first; see `search`."""
+        neighbours = self.neighbours(unit(vectors), top_k, exact, ef_search)
         return [
             [
                 self._hit(similarity, row)

@@ -1,0 +1,187 @@
+"""Cross-encoders, taggers, answerers and predictors of outcomes as they are served, each with an engine of its own."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+
+from bertrelay.inference.batches import best_batch_tokens
+from bertrelay.model.tokenizer import plain_rules
+from domain.biomedical.documents.document import Document
+from domain.biomedical.ner.predict import EntityTagger
+from domain.biomedical.qa.data import Question, Reply
+from domain.biomedical.qa.predict import QuestionAnswerer, too_long
+from domain.biomedical.qa.settings import CANDIDATES
+from domain.clinical.predict import OutcomeScore, OutcomeScorer, clean_and_join
+from pipelines.serve.embedding import in_thread
+from pipelines.serve.engine import Compute, Engine
+from pipelines.serve.requests import Refusal, Usage
+from pipelines.serve.settings import ServeSettings
+from teachers.pairs.model import PairScorer
+
+CHARACTERS_OF_TOKEN = 4
+"""By which the tokens of long texts, that their models read in windows, are estimated; exact batches are theirs."""
+LONGEST_INPUT = 1 << 20  # tokens, of a model that reads in windows
+
+Pair = tuple[str, str]
+
+
+def engine_of(compute: Compute, device: torch.device, settings: ServeSettings) -> Engine:
+    """The engine of a model whose inputs may be of any length."""
+    budget = best_batch_tokens(device, settings.batch_tokens)
+    return Engine(compute, budget, LONGEST_INPUT, settings.queue_tokens, settings.invariant)
+
+
+def estimated_tokens(*texts: str) -> int:
+    """A number of tokens that texts may have."""
+    return 2 + sum(map(len, texts)) // CHARACTERS_OF_TOKEN
+
+
+class ServedScorer:
+    """A cross-encoder or poly-encoder of a server: pairs to scores."""
+
+    kind = "scorer"
+    example = ("a question", "a text")
+
+    def __init__(self, name: str, scorer: PairScorer, settings: ServeSettings) -> None:
+        self.name, self.scorer, self.settings = name, scorer, settings
+        tokenizer = getattr(scorer, "tokenizer", None)
+        self._rules = None if tokenizer is None else plain_rules(tokenizer)
+        self.engine = engine_of(self._compute, scorer.device, settings)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Facts about the scorer, for lists and the page."""
+        return {"max_tokens": self.scorer.max_tokens}
+
+    def _compute(self, pairs: Sequence[Pair]) -> list[float]:
+        """The logits of pairs."""
+        size, precision = self.settings.batch_tokens, self.settings.precision
+        identity = torch.nn.Identity()
+        scores = self.scorer.predict(list(pairs), activation_fn=identity, precision=precision, batch_tokens=size)
+        return cast(list[float], scores.tolist())
+
+    async def score(
+        self, pairs: Sequence[Pair], usage: Usage, *, raw: bool = False, truncate: bool = True
+    ) -> list[float]:
+        """The scores of pairs, from 0 to 1, or the logits if `raw`. Raises Refusal for a pair that would be cut."""
+        characters = sum(len(first) + len(second) for first, second in pairs)
+        tokens = await in_thread(characters, lambda: self._lengths(pairs))
+        usage.tokens += sum(tokens)
+        cut = await in_thread(characters, lambda: self._cut(pairs, tokens))
+        if cut and not truncate:
+            raise Refusal(
+                f"expected at most {self.scorer.max_tokens:,} tokens in query and text, found more in text {cut[0]}; "
+                "cut it, or set truncate to true",
+                code="context_length_exceeded",
+            )
+        usage.cut += len(cut)
+        logits = await usage.compute(self.engine, pairs, tokens)
+        return logits if raw else cast(list[float], torch.tensor(logits).sigmoid().tolist())
+
+    def _lengths(self, pairs: Sequence[Pair]) -> list[int]:
+        return cast(list[int], self.scorer.tokenize(list(pairs)).lengths.tolist())
+
+    def _cut(self, pairs: Sequence[Pair], tokens: Sequence[int]) -> list[int]:
+        """The rows of the pairs that are cut, of a scorer that reads both texts in one row."""
+        longest, rules = self.scorer.max_tokens, self._rules
+        if rules is None:
+            return []
+        full = [row for row, length in enumerate(tokens) if length >= longest]
+        return [row for row in full if len(rules.encode(*pairs[row]).ids) > longest]
+
+
+class ServedTagger:
+    """A tagger of entities of a server."""
+
+    kind = "tagger"
+    example = "A text."
+
+    def __init__(self, name: str, tagger: EntityTagger, settings: ServeSettings) -> None:
+        self.name, self.tagger, self.settings = name, tagger, settings
+        self.engine = engine_of(self._compute, tagger.model.network.device, settings)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Facts about the tagger, for lists and the page."""
+        model = self.tagger.model
+        return {"types": list(model.labels.types), "max_tokens": model.max_tokens, "overlap": model.overlap}
+
+    def _compute(self, texts: Sequence[str]) -> list[Document]:
+        size, precision = self.settings.batch_tokens, self.settings.precision
+        return list(self.tagger.pipe(iter(texts), precision=precision, batch_tokens=size))
+
+    async def tag(self, texts: Sequence[str], usage: Usage) -> list[Document]:
+        """The documents of texts, with their entities; long texts are read in windows, and nothing is cut."""
+        tokens = [estimated_tokens(text) for text in texts]
+        usage.tokens += sum(tokens)
+        return await usage.compute(self.engine, texts, tokens)
+
+
+class ServedAnswerer:
+    """A model of a server that answers questions."""
+
+    kind = "answerer"
+    example = ("Which?", "A text.")
+
+    def __init__(self, name: str, answerer: QuestionAnswerer, settings: ServeSettings) -> None:
+        self.name, self.answerer, self.settings = name, answerer, settings
+        self.engine = engine_of(self._compute, answerer.model.network.device, settings)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Facts about the answerer, for lists and the page."""
+        model = self.answerer.model
+        return {"max_tokens": model.max_tokens, "overlap": model.overlap}
+
+    def _compute(self, pairs: Sequence[Pair]) -> list[Reply | None]:
+        questions = [Question(str(row), question, context) for row, (question, context) in enumerate(pairs)]
+        size, precision = self.settings.batch_tokens, self.settings.precision
+        replies = self.answerer.replies(questions, top=CANDIDATES, precision=precision, batch_tokens=size)
+        return [reply for _, reply in replies]
+
+    async def answer(self, pairs: Sequence[Pair], usage: Usage) -> list[Reply]:
+        """The replies to pairs of question and context, with all candidates. Raises Refusal for a long question."""
+        for question, context in pairs:
+            if not question.strip() or not context.strip():
+                raise Refusal("expected a question and a context, found an empty one")
+        tokens = [estimated_tokens(*pair) for pair in pairs]
+        usage.tokens += sum(tokens)
+        replies = await usage.compute(self.engine, pairs, tokens)
+        if None in replies:
+            raise Refusal(f"question: {too_long(self.answerer.model)}", param="question")
+        return replies
+
+
+class ServedPredictor:
+    """A predictor of patients' outcomes of a server: the notes of an admission to a probability."""
+
+    kind = "predictor"
+    example = "A text."
+
+    def __init__(self, name: str, scorer: OutcomeScorer, settings: ServeSettings) -> None:
+        self.name, self.scorer, self.settings = name, scorer, settings
+        self.engine = engine_of(self._compute, scorer.model.network.device, settings)
+
+    @property
+    def task(self) -> str:
+        return self.scorer.model.description.task
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Facts about the predictor, for lists and the page."""
+        stated = self.scorer.model.description
+        facts = {"task": stated.task, "labels": stated.labels, "meaning": stated.meaning, "input": stated.input}
+        return {**facts, "prevalence": stated.prevalence, "threshold": stated.threshold, "binary": stated.is_binary}
+
+    def _compute(self, texts: Sequence[str]) -> list[OutcomeScore]:
+        precision, size = self.settings.precision, self.settings.batch_tokens
+        return self.scorer.score_texts(list(texts), precision=precision, batch_tokens=size)
+
+    async def predict(self, notes: Sequence[Sequence[str]], usage: Usage) -> list[tuple[str, OutcomeScore]]:
+        """The text that is read of the notes of each admission, and its score; chunks are characters of the text."""
+        characters = sum(len(note) for of_one in notes for note in of_one)
+        texts = await in_thread(characters, lambda: [clean_and_join(of_one) for of_one in notes])
+        tokens = [estimated_tokens(text) for text in texts]
+        usage.tokens += sum(tokens)
+        return list(zip(texts, await usage.compute(self.engine, texts, tokens), strict=True))

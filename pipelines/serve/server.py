@@ -1,0 +1,130 @@
+"""The server on a port of this machine: connections that stay silent are closed, and signals let requests finish."""
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from bertrelay.errors import RequestError
+from bertrelay.progress import log
+from bertrelay.signals import on_stop_signal
+
+HEADER_SECONDS = 10.0
+"""Seconds within which a connection must have sent the headers of its request."""
+MOST_CONNECTIONS = 2_048
+DRAIN_SECONDS = 30
+BACKLOG = 2_048
+
+
+class PatientlessProtocol(H11Protocol):
+    """HTTP/1.1 that closes a connection without a request in time, and one beyond MOST_CONNECTIONS."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > MOST_CONNECTIONS:
+            transport.abort()
+        self._wait_for_request()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._wait_for_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop_waiting()
+
+    def _wait_for_request(self) -> None:
+        """Starts the time within which headers must be complete, unless a request is being answered."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop_waiting()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(HEADER_SECONDS, self._close)
+
+    def _stop_waiting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _close(self) -> None:
+        self._deadline = None
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.abort()
+
+
+class _Server(uvicorn.Server):
+    """A server that says when it is ready, and that a second signal ends at once."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        def stop(number: int) -> None:
+            if not self.should_exit:
+                log(f"{signal.Signals(number).name}: requests that have arrived are answered; once more ends at once")
+            self.force_exit, self.should_exit = self.should_exit, True
+
+        with on_stop_signal(stop):
+            yield
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens. Raises RequestError for an address that cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except (OSError, OverflowError) as error:
+        words = error.strerror if isinstance(error, OSError) else error
+        raise RequestError(
+            f"--host {host} --port {port}: expected a free port of this machine, found {words}; give another port"
+        ) from error
+
+
+def url_of(listening: socket.socket) -> str:
+    """The address of a socket, for browsers of this machine."""
+    host, port = listening.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def serve(application: ASGIApp, listening: socket.socket, ready: Callable[[], None]) -> None:
+    """Answers requests until SIGTERM or Ctrl-C, and then those that have arrived; a second signal ends at once.
+
+    ready: called when the first request can be answered.
+    """
+    _raise_file_limit()
+    options: dict[str, Any] = {"log_config": None, "log_level": "critical", "access_log": False}
+    options |= {"ws": "none", "lifespan": "on", "server_header": False, "proxy_headers": False}
+    config = uvicorn.Config(
+        application,
+        http=PatientlessProtocol,
+        loop="asyncio",
+        timeout_keep_alive=int(HEADER_SECONDS),
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+        **options,
+    )
+    server = _Server(config, ready)
+    asyncio.run(server.serve([listening]))
+
+
+def _raise_file_limit() -> None:
+    """Lets this process open as many connections as the system allows it."""
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        enough = hard if hard != resource.RLIM_INFINITY else 65_536
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(enough, 65_536)), hard))
