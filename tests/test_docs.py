@@ -277,3 +277,10 @@ def figures(page):
 @pytest.mark.parametrize("part", [headings, code, figures])
 def test_korean_pages_are_in_step(pages, english, korean, part):
     assert part(pages[korean]) == part(pages[english])
+
+
+def test_figures_of_readme_are_those_of_the_benchmarks(pages):
+    table = pages["README.md"].partition("| job |")[2].partition("\n\n")[0]
+    shown, measured = (set(re.findall(r"\d+[.,]\d+", text)) for text in (table, pages["benchmarks.md"]))
+    assert len(shown) >= 20
+    assert shown <= measured, shown - measured
