@@ -11,7 +11,7 @@ SOUND := $(shell [ ! -e .venv/.unfinished ] && \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help quickstart test check environment clean venv
+.PHONY: help quickstart test slow check environment clean venv
 ifneq ($(SOUND),True)
 .PHONY: .venv/.core .venv/.test .venv/.environment
 endif
@@ -25,6 +25,9 @@ quickstart: .venv/.core ## install, then train and evaluate a tiny teacher and i
 
 test: check ## install, then check and test everything, without the network
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
+slow: .venv/.test ## install, then run the tests that take minutes, one after another
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m slow
 
 check: .venv/.test ## lint, format and types alone
 	$(BIN)/ruff check

@@ -365,6 +365,7 @@ class TestWorkers:
             pass
         assert ray.is_initialized()
 
+    @pytest.mark.slow
     def test_through_a_clusters_client_port_all_is_the_same(self, cluster, make_encoder, many, tmp_path):
         note = " ".join(["Quillfeather,", "born 1960"])
         (tmp_path / "in.txt").write_text("\n".join(many) + "\n")

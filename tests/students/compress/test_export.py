@@ -33,15 +33,13 @@ from students.parallel.general_sentences import general_sentences
 from students.parallel.pairs import read_translations
 
 TEXTS = ["a dog runs", "", "two birds sing in the old garden", "ein Hund", "word " * 60]
-NETWORKS = [
-    ("bert", {"pooling": ["mean"], "projection": 8, "normalize": True}),
-    ("xlm-roberta", {"pooling": ["cls"]}),
-    ("mpnet", {"pooling": ["max"], "normalize": True}),
-    (
-        "modernbert",
-        {"layers": 2, "pooling": ["mean", "cls"], "projection": 8},
-    ),  # attends to all tokens, or near ones
-]
+NETWORKS = {
+    "bert": {"pooling": ["mean"], "projection": 8, "normalize": True},
+    "xlm-roberta": {"pooling": ["cls"]},
+    "mpnet": {"pooling": ["max"], "normalize": True},
+    "modernbert": {"layers": 2, "pooling": ["mean", "cls"], "projection": 8},  # attends to all tokens, or near ones
+}
+SLOW = ("mpnet", "modernbert")
 ROUNDING = 1e-5
 
 
@@ -74,9 +72,9 @@ def by_openvino(folder, texts):
     return model(inputs(folder, texts))["sentence_embedding"]
 
 
-@pytest.mark.parametrize(("kind", "parts"), NETWORKS, ids=[kind for kind, _ in NETWORKS])
-def test_a_graph_gives_the_vectors_of_torch_in_the_runtimes_themselves(tiny_encoder, tmp_path, kind, parts):
-    encoder, folder = made(tiny_encoder, kind, **parts), tmp_path / "exported"
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind in SLOW)) for kind in NETWORKS])
+def test_a_graph_gives_the_vectors_of_torch_in_the_runtimes_themselves(tiny_encoder, tmp_path, kind):
+    encoder, folder = made(tiny_encoder, kind, **NETWORKS[kind]), tmp_path / "exported"
     export(encoder, folder, formats=["onnx", "openvino"])
     expected = encoder.encode(TEXTS, precision="fp32")
     for computed in (by_onnx, by_openvino):

@@ -102,6 +102,7 @@ KINDS = {
     "cross-encoder": ("bert", lambda base, folder: start_cross_encoder(base).save(folder), ranked),
     "cross-encoder of RoBERTa": ("xlm-roberta", lambda base, folder: start_cross_encoder(base).save(folder), ranked),
 }
+OTHER_NETWORKS = {kind for kind, (network, *_) in KINDS.items() if network != "bert"}
 AUTO_CLASSES = {
     tagged: (AutoModelForTokenClassification, ["logits"]),
     answered: (AutoModelForQuestionAnswering, ["start_logits", "end_logits"]),
@@ -150,7 +151,9 @@ def test_an_exported_folder_has_the_networks_limit_of_tokens_if_the_tokenizer_ha
     assert scores[1] == pytest.approx(scores[0], abs=ROUNDING)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind in OTHER_NETWORKS)) for kind in KINDS]
+)
 def test_a_graph_gives_the_scores_of_transformers_and_the_results_of_the_model(saved, tmp_path, kind):
     folder, results = saved(kind)
     exported = tmp_path / "exported"

@@ -47,6 +47,7 @@ def test_row_i_is_the_teachers_vector_of_english_sentence_i(teacher, corpus, con
     assert isinstance(stored, np.memmap) and not stored.flags.writeable
 
 
+@pytest.mark.slow
 def test_the_workers_of_a_cluster_compute_the_same(teacher, corpus, context, tmp_path, monkeypatch):
     ray = pytest.importorskip("ray")
     monkeypatch.setattr(encode_files, "SMALLEST_SHARD", 8)

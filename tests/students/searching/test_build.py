@@ -58,7 +58,7 @@ def kill_after(calls, work):
 
 
 @pytest.mark.usefixtures("small_blocks", "small_segments")
-@pytest.mark.parametrize("rebuild", [False, True])
+@pytest.mark.parametrize("rebuild", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_build_killed_at_ten_random_moments_ends_with_the_bytes_of_one_never_killed(
     rebuild, encoder, corpus, tmp_path
 ):
