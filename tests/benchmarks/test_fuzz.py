@@ -23,6 +23,7 @@ def bench(tiny_encoder: Callable[..., SentenceEncoder], tmp_path: Path) -> Bench
     return Bench(tmp_path, tmp_path / "scratch")
 
 
+@pytest.mark.promise("A changed model is a clear error or changes nothing", about="loading")
 def test_a_changed_model_is_a_clear_error_or_changes_nothing(bench: Bench) -> None:
     found = [bench.judge(number, 0) for number in range(75) if number % 5]
     assert [each for each in found if each.kind in BAD] == []

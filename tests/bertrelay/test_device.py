@@ -199,6 +199,7 @@ def test_a_run_of_a_training_that_fails_is_ended(tmp_path, monkeypatch):
     tracker.end_run.assert_called_once_with("FAILED")
 
 
+@pytest.mark.promise("wandb logs offline unless its mode says otherwise", about="privacy")
 @pytest.mark.parametrize(("mode", "logged"), [(None, True), ("offline", True), ("online", False)])
 def test_wandb_is_logged_as_offline_unless_its_mode_says_otherwise(begun, monkeypatch, capsys, tmp_path, mode, logged):
     if mode:

@@ -121,6 +121,7 @@ def test_fingerprint_of_another_stage_and_the_inner_path_count():
     assert part != parts(base="@teacher/model", upstream={"teacher": "abd"})["base"]
 
 
+@pytest.mark.promise("A hub revision counts", about="skip")
 def test_the_revision_of_a_hub_id_counts_pinned_or_looked_up():
     assert parts(base="owner/model@1")["base"] == "hub:owner/model@1"
     assert parts(base="owner/model", revision={"owner/model": "1"})["base"] == "hub:owner/model@1"

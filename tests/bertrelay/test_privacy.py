@@ -63,6 +63,7 @@ def test_an_error_of_the_system_says_what_it_is(tmp_path):
         (tmp_path / "nowhere").read_text()
 
 
+@pytest.mark.promise("Permissions follow the umask of sensitive data", about="privacy")
 def test_permissions_follow_the_umask_and_a_folder_keeps_its_group(tmp_path):
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner/open").write_text("")

@@ -135,11 +135,13 @@ def test_all_processes_compute_in_the_precision_of_the_main_one(folder):
     assert json.loads((folder / "stage/work/precision.json").read_text()) == {"precision": "fp32"}
 
 
+@pytest.mark.promise("Processes on separate disks stop before they compute", about="complete")
 def test_processes_on_separate_disks_are_refused_before_they_compute(reported):
     expected = "expected one folder that all 2 processes share, found another or none in process 1. Use a folder on"
     assert [expected in line for lines in reported for line in lines[2:5]] == [True] * 6
 
 
+@pytest.mark.promise("A missing block is an error in every process", about="complete")
 def test_a_block_that_is_missing_when_all_have_written_is_an_error_in_every_process(reported, folder):
     """The check of a shared folder is off, so the two disks seem to be one."""
     for lines in reported:

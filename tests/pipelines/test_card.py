@@ -150,6 +150,7 @@ def test_one_vector_space_is_claimed_only_where_the_metrics_show_it(tmp_path, fi
         assert words in text and ("one vector space" in text) == (not changed)
 
 
+@pytest.mark.promise("A model card is valid, and its metrics are those of the stages", about="exact")
 def test_its_figures_are_those_of_the_stages_and_of_the_published_model_alone(finished, card):
     metrics = read_done(finished / "test/latest").metrics
     names = ["translation_accuracy/en-de", "translation_accuracy/de-en", "sts/de/spearman_cosine"]
@@ -172,6 +173,7 @@ def test_it_has_the_data_with_counts_the_settings_the_limits_and_no_folder_of_th
     assert "private" not in str(card) and str(finished.parent) not in str(card)
 
 
+@pytest.mark.promise("The published folder has the vectors of the model in sentence-transformers", about="elsewhere")
 def test_the_published_folder_loads_in_sentence_transformers_with_equal_vectors(finished):
     texts = [text for english, others in PAIRS.items() for text in (english, *others)]
     ours = SentenceEncoder.load(finished / "student/latest/model", "cpu").encode(texts, precision="fp32")

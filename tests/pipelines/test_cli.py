@@ -21,6 +21,7 @@ uses = "light.teach"
 """
 
 
+@pytest.mark.promise("`--help` and a skipped run load neither torch nor transformers", about="skip")
 def test_help_and_a_skipped_run_load_neither_torch_nor_transformers(write_recipe, tmp_path, go):
     path = write_recipe(LESSON)
     go(path)
@@ -101,6 +102,7 @@ WRONG = {
 }
 
 
+@pytest.mark.promise("A wrong request exits with 2 and without a traceback", about="errors")
 def test_a_wrong_request_ends_with_2_and_without_a_traceback(write_recipe, refused, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     write_recipe('[samples]\nuses = "samples.write"\n[s]\nuses = "samples.write"\n')

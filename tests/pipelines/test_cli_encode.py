@@ -77,6 +77,7 @@ BAD = {
 }
 
 
+@pytest.mark.promise("Invalid records are skipped, counted and listed on request", about="counted")
 @pytest.mark.parametrize("name", BAD)
 def test_invalid_records_are_skipped_counted_and_listed_when_asked(encode, vectors, tmp_path, capsys, name):
     content, kept, lines = BAD[name]
@@ -100,6 +101,7 @@ def test_without_invalid_records_there_is_no_list_and_without_others_an_error(en
         encode(tmp_path / "bad.txt", tmp_path / "w.npy", "--skip-invalid")
 
 
+@pytest.mark.promise("A hub is contacted only for hub ids; telemetry is off", about="privacy")
 @pytest.mark.parametrize(("source", "offline"), [("MODEL", "1"), ("owner/name", None)])
 def test_telemetry_is_off_and_a_hub_is_asked_for_hub_ids_alone(model, monkeypatch, source, offline):
     for name in ("HF_HUB_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):

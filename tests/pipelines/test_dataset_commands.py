@@ -80,6 +80,7 @@ GIVEN = {"tag": set(), "answer": {"question", "context"}, "score": set()}
 PLACES = [("tag", "folder"), ("answer", "folder"), ("score", "folder"), ("answer", "store"), ("score", "store")]
 
 
+@pytest.mark.promise("A dataset, in a folder or a store, has the rows of a file", about="cluster")
 @pytest.mark.parametrize(("command", "address"), PLACES, indirect=True)
 def test_a_dataset_has_the_rows_of_a_file(command, address, call, write_lines, tmp_path, monkeypatch):
     name, kind, model = command
@@ -99,6 +100,9 @@ def test_a_dataset_has_the_rows_of_a_file(command, address, call, write_lines, t
         assert all(texts.values())
 
 
+@pytest.mark.promise(
+    "Datasets of answers and scores computed on a cluster have the bytes of one process", about="cluster"
+)
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("command", ["answer", "score"], indirect=True)
 def test_workers_of_a_cluster_write_the_same_dataset(command, call, tmp_path):
@@ -112,6 +116,9 @@ def test_workers_of_a_cluster_write_the_same_dataset(command, call, tmp_path):
     assert len(files[0]) > 3
 
 
+@pytest.mark.promise(
+    "Datasets of entities computed on a cluster and written to a store have the rows of one process", about="cluster"
+)
 @pytest.mark.usefixtures("cluster")
 def test_workers_of_a_cluster_write_entities_to_a_store(tagger, store, call, tmp_path):
     given, written = (store.format(f"{bucket}/{tmp_path.name}") for bucket in ("input", "output"))

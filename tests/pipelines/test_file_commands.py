@@ -153,6 +153,7 @@ def test_workers_of_a_cluster_write_the_bytes_of_one_process(command, call, writ
     assert {path.name for path in tmp_path.iterdir()} == {kind.input, "local.jsonl", "ray.jsonl"}
 
 
+@pytest.mark.promise("Two processes write the bytes of one", about="processes")
 def test_a_recipe_in_two_processes_writes_the_bytes_of_each_command(
     request, call, start_forked, write_lines, model, tmp_path, monkeypatch
 ):

@@ -188,6 +188,7 @@ def test_two_processes_share_a_run_and_one_writes_it_and_a_plan_that_fails_ends_
     assert capfd.readouterr().err.count("expected a file or a folder, found neither") == 1
 
 
+@pytest.mark.promise("Runs on separate disks stop before a stage starts", about="complete")
 def test_processes_whose_runs_are_on_separate_disks_are_refused_before_a_stage_begins(write_recipe, tmp_path, capfd):
     for rank in "01":
         (tmp_path / rank).mkdir()

@@ -53,6 +53,7 @@ def planned(runs, tmp_path):
     return plan
 
 
+@pytest.mark.promise("A finished run is skipped", about="skip")
 def test_everything_runs_the_first_time_and_is_skipped_the_second(lesson, go, planned):
     assert set(planned(lesson).values()) == {("RUN", "first time")}
     go(lesson)
@@ -93,6 +94,7 @@ def test_a_flipped_byte_of_an_input_is_found_and_named(lesson, tmp_path, monkeyp
     assert planned(lesson)["teacher"][2] == "file base changed (teacher.base)"
 
 
+@pytest.mark.promise("A moved input changes nothing", about="skip")
 def test_a_moved_input_changes_nothing(lesson, tmp_path, go, planned):
     go(lesson)
     (tmp_path / "pairs.tsv").rename(tmp_path / "others.tsv")

@@ -175,6 +175,7 @@ def test_seeds_repeat_a_stage_and_its_dependents(write_recipe):
     assert [step.settings.seed for step in recipe.steps[1:3]] == [1, 2]
 
 
+@pytest.mark.promise("All errors of a recipe are listed at once", about="errors")
 def test_every_mistake_is_reported_at_once_with_table_key_and_nearest_name(write_recipe):
     text = """
     nmae = "x"

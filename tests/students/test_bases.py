@@ -57,6 +57,11 @@ def pieces(encoder, sentences):
     return [encoder.tokenizer.convert_ids_to_tokens(ids) for ids in encoder.tokenize(sentences)]
 
 
+@pytest.mark.promise(
+    "Students of XLM-R, mBERT, E5, MPNet, ModernBERT and mmBERT, trimmed, shortened and projected, have the "
+    "same vectors in sentence-transformers",
+    about="elsewhere",
+)
 @pytest.mark.parametrize("kind", BASES)
 def test_a_base_is_trimmed_shortened_projected_trained_and_loads_elsewhere(
     kind, publish, texts, tiny_encoder, toy, context, tmp_path

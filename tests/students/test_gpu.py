@@ -109,6 +109,10 @@ def test_no_step_waits_and_the_student_learns(sources, tmp_path, objectives, pre
     assert metrics["dev/explained_variance"] > 0.1
 
 
+@pytest.mark.promise(
+    "On a GPU a stopped training ends with the same bits, in every precision, with `deterministic = true`",
+    about="resume",
+)
 @pytest.mark.parametrize("objectives", [MSE, CONTRASTIVE], ids=["mse", "contrastive"])
 @pytest.mark.parametrize("precision", COSINES)
 def test_stopped_and_resumed_it_ends_with_the_same_bits(sources, tmp_path, objectives, precision, monkeypatch):
@@ -141,6 +145,7 @@ def test_activations_that_are_computed_again_give_the_same_bits(sources, tmp_pat
     assert all(torch.equal(weights[name], weight) for name, weight in expected.items())
 
 
+@pytest.mark.promise("Passes replayed as CUDA graphs give the bits of eager ones", about="exact")
 @pytest.mark.parametrize("objectives", [MSE, CONTRASTIVE], ids=["mse", "contrastive"])
 def test_replayed_passes_end_with_the_bits_of_eager_ones(sources, tmp_path, objectives, captures):
     sources = {**sources, "objectives": objectives, "deterministic": True}

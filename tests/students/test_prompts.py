@@ -98,6 +98,9 @@ def step_by_hand(task):
         return task.loss(student, batch)["mse"].item(), task.corpus.weights[items] @ distances / teacher.variance
 
 
+@pytest.mark.promise(
+    "A student is trained with its prompt, and `encode` uses it, in sentence-transformers too", about="elsewhere"
+)
 def test_sentence_transformers_uses_the_students_prompt_too(sources, context, toy):
     peer = pytest.importorskip("sentence_transformers")
     student = run(sources, context, student_prompt="passage")

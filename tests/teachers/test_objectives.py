@@ -158,6 +158,11 @@ PEERS = {
 }
 
 
+@pytest.mark.promise(
+    "Losses that compare the items of a batch have the values and gradients of sentence-transformers', over cut "
+    "vectors those of its MatryoshkaLoss",
+    about="exact",
+)
 @pytest.mark.parametrize("dimensions", [[], [2, 6]])
 @pytest.mark.parametrize("objective", PEERS)
 def test_an_objective_has_the_values_and_gradients_of_sentence_transformers(objective, dimensions):

@@ -140,6 +140,9 @@ def test_a_killed_and_resumed_training_ends_with_the_same_weights(data, base, tm
     assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
 
 
+@pytest.mark.promise(
+    "A stage that began where `auto` is bf16 ends with the same bits on a machine where it is fp32", about="resume"
+)
 @pytest.mark.parametrize("name", ["train", "ten-fold", "distill"])
 def test_begun_where_auto_is_bf16_it_ends_with_the_same_weights_where_it_is_fp32(
     data, base, tmp_path, monkeypatch, name

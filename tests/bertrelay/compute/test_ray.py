@@ -217,6 +217,7 @@ def test_where_no_cluster_answers_the_error_comes_at_once(monkeypatch):
 
 @pytest.mark.usefixtures("cluster")
 class TestWorkers:
+    @pytest.mark.promise("Workers write with the caller's permissions", about="cluster")
     def test_they_fill_all_shards_and_those_that_are_there_stay(self, tmp_path):
         with sensitive_data():
             shards = shards_of(tmp_path)
@@ -226,6 +227,7 @@ class TestWorkers:
         assert filled.size == ROWS - IN_SHARD
         assert {stat.S_IMODE(path.stat().st_mode) for path in shards.folder.iterdir()} == {0o600}
 
+    @pytest.mark.promise("A lost worker is replaced", about="cluster")
     def test_one_that_is_killed_is_replaced(self, tmp_path):
         passes = []
 
@@ -275,6 +277,7 @@ class TestWorkers:
         assert all(shards.path(number).read_text().count("\n") == IN_SHARD for number in written)
         assert fill(tmp_path)[0] == EXPECTED
 
+    @pytest.mark.promise("Errors of workers and Ray's logs quote no sensitive data", about="cluster")
     def test_neither_errors_nor_rays_logs_quote_sensitive_data(self, cluster, tmp_path):
         note = " ".join(["Quillfeather,", "born 1950"])  # joined, so that no line of code in a traceback contains it
         fill(tmp_path, once(tmp_path / "first", partial(print, note[::-1], flush=True)))
@@ -406,6 +409,7 @@ class TestWorkers:
 
         assert {square for _, square in fill(tmp_path, lambda: threads, RAY)[0]} == {"1 1"}
 
+    @pytest.mark.promise("A killed call resumes", about="cluster")
     def test_a_call_that_is_killed_resumes_at_what_is_missing(self, tmp_path):
         killed = run_apart(
             "import os, signal, pathlib\n"
@@ -423,6 +427,7 @@ class TestWorkers:
         rows, filled = fill(tmp_path)
         assert rows == EXPECTED and filled.size <= missing * IN_SHARD
 
+    @pytest.mark.promise("A file encoded on a cluster has the bytes of one process", about="cluster")
     def test_a_file_is_encoded_as_by_one_process(self, make_encoder, many, tmp_path, monkeypatch):
         monkeypatch.setattr(encode_files, "BLOCK_SENTENCES", 8)
         (tmp_path / "in.txt").write_text("\n".join(many) + "\n")
@@ -480,6 +485,7 @@ class TestWorkers:
         assert here.facts == remote.facts and here.facts["shards"] > 5 and 0 < here.held_out.sum() < len(many)
 
     # The last test, because the cluster lacks a node afterwards.
+    @pytest.mark.promise("A lost node's work is done by others", about="cluster")
     def test_the_others_do_the_work_of_a_node_that_is_lost(self, tmp_path):
         rows, _ = fill(tmp_path, once(tmp_path / "marker", kill_node), RAY)
         assert rows == EXPECTED and (tmp_path / "marker").exists()

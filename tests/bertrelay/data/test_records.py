@@ -298,6 +298,7 @@ def test_tables_that_are_not_aligned_are_reported_with_the_rows_of_both(tmp_path
         list(aligned_rows(*tables, [0]))
 
 
+@pytest.mark.promise("Rejects are listed, and past the limit the stage stops", about="counted")
 def test_rejects_up_to_the_limit_are_allowed_and_one_more_stops(tmp_path):
     (tmp_path / "r.jsonl").write_text("from an earlier run\n")
     with Rejects(tmp_path / "r.jsonl"):

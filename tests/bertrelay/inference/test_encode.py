@@ -182,6 +182,7 @@ def test_weights_are_laid_out_once_for_all_blocks_and_change_no_bit(make_encoder
     assert len(blocks) > len(calls) == 1
 
 
+@pytest.mark.promise("Several threads encode as one does", about="processes")
 @pytest.mark.skipif(not computes_in_bf16(), reason="this machine computes bf16 in fp32")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_two_threads_encode_with_one_encoder_as_each_would_alone(precision, make_encoder, many, monkeypatch):

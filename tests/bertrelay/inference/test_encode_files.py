@@ -73,6 +73,7 @@ def test_of_two_runs_at_once_the_second_waits_and_computes_nothing(make_encoder,
     assert len(texts.starts) == 8
 
 
+@pytest.mark.promise("Vectors of fewer bits are those of float32, rounded", about="exact")
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("stored", ["int8", "binary"])
 @pytest.mark.parametrize("suffix", [".npy", ".parquet"])
@@ -93,6 +94,7 @@ def test_vectors_in_fewer_bits_are_those_of_float32_rounded(make_encoder, many, 
         encode_file(make_encoder(), table, tmp_path / "other.npy", vectors="int4")
 
 
+@pytest.mark.promise("Encoding waits for the device once a shard", about="waiting")
 @pytest.mark.usefixtures("small_blocks")
 def test_encoding_waits_for_the_device_once_a_shard(make_encoder, many, tmp_path, monkeypatch):
     encoder = make_encoder()
@@ -268,6 +270,7 @@ class StandIn(nn.Module):
         return SimpleNamespace(last_hidden_state=self.table(input_ids))
 
 
+@pytest.mark.promise("Private memory does not grow with the corpus", about="waiting")
 @pytest.mark.skipif(private_memory_mb() is None, reason="only Linux reports private memory")
 def test_private_memory_does_not_grow_with_the_corpus(word_piece, tmp_path):
     rows, dim = 75_000, 256

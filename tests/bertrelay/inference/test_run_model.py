@@ -182,6 +182,11 @@ def in_a_fork(work, *arguments):
     return process.exitcode
 
 
+@pytest.mark.promise(
+    "Encoding, tagging, answering, scoring and ranking of a file or dataset, killed before any act, resume to "
+    "the same bytes",
+    about="resume",
+)
 def test_killed_before_any_act_it_resumes_to_the_same_bytes(task):
     acts = 0
     while True:
@@ -230,6 +235,7 @@ def test_what_was_begun_with_another_input_or_model_is_not_used(task, change, ti
     assert content(task.output) == content(task.again) != task.expected
 
 
+@pytest.mark.promise("A file rewritten while it is encoded is an error, and nothing is published", about="skip")
 def test_an_input_that_changes_meanwhile_is_an_error_and_nothing_is_published(task, monkeypatch):
     changes = [partial(write_numbers, task.folder, OTHERS)]
     real = parquet.DatasetShards.write if task.output.name == "dataset" else encode_files.ShardFiles.write
@@ -259,6 +265,7 @@ def test_on_a_full_disk_it_is_an_error_after_which_the_same_call_resumes(task):
     assert content(task.output) == task.expected
 
 
+@pytest.mark.promise("A second process on the same output is refused", about="complete")
 def test_a_second_call_on_the_same_output_is_refused(task):
     with FileLock(f"{task.output}.lock"), pytest.raises(RequestError, match="another process is writing"):
         task.run()

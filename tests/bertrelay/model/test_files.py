@@ -103,6 +103,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.promise("sentence-transformers reads what is written here", about="elsewhere")
 @pytest.mark.parametrize(
     ("architecture", "settings"),
     [*(("bert", settings) for settings in SETTINGS), ("distilbert", SETTINGS[-1]), ("xlm-roberta", SETTINGS[-1])],
@@ -317,6 +318,7 @@ def test_what_is_no_object_is_a_clear_error(file, folder):
             SentenceEncoder.load(folder)
 
 
+@pytest.mark.promise("Impossible values are errors before memory is allocated", about="loading")
 @pytest.mark.parametrize(
     ("file", "changes"),
     [

@@ -45,6 +45,11 @@ def assert_near(computed, expected, tolerance=1e-5):
     np.testing.assert_allclose(computed, expected, atol=tolerance)
 
 
+@pytest.mark.promise(
+    "BERT-like, causal and T5-encoder networks have the vectors of sentence-transformers, for one sentence and "
+    "in any batch",
+    about="elsewhere",
+)
 def test_vectors_are_those_of_sentence_transformers_alone_and_in_any_batch(pair, sentences):
     _, ours, theirs = pair
     expected = theirs.encode(sentences, batch_size=1)

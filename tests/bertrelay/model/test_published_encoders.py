@@ -66,6 +66,11 @@ def test_every_pooling_and_several_in_any_order(publish, sentences, modes):
     assert_same_here_and_saved_again(*publish(modes), sentences)
 
 
+@pytest.mark.promise(
+    "Every pooling, several projections and prompts that are not pooled have the vectors of "
+    "sentence-transformers, also after saving",
+    about="elsewhere",
+)
 @pytest.mark.parametrize("chain", CHAINS)
 def test_projections_and_normalisations_in_a_row(publish, sentences, chain):
     assert_same_here_and_saved_again(*publish(["mean", "cls"], chain), sentences)

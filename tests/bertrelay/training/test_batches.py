@@ -64,6 +64,7 @@ def test_groups_are_not_split_and_are_batched_by_their_longest_item():
     assert 1 - lengths.sum() / padded_tokens < 0.15
 
 
+@pytest.mark.promise("The items of all processes are the batch", about="processes")
 @pytest.mark.parametrize("processes", [1, 2, 3, 7, 100])
 def test_the_items_of_all_ranks_are_the_batch(processes):
     by_rank = [rank_items(np.arange(41), rank, processes) for rank in range(processes)]

@@ -88,6 +88,7 @@ def test_a_folder_without_an_intact_one_is_reported_unless_it_is_empty(folder, t
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.promise("Half-written checkpoints are removed", about="complete")
 def test_a_half_written_one_is_removed(folder):
     (folder / "checkpoint-00000020").rename(folder / "checkpoint-00000030.partial")
     assert_equal(load_checkpoint(folder), checkpoint(10))

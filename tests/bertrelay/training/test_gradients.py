@@ -43,6 +43,7 @@ def assert_gradients_are_the_reference(folder, batches, lines, task):
         assert line["grad_norm"] == pytest.approx(float(norm), rel=1e-5)
 
 
+@pytest.mark.promise("Gradients do not depend on processes nor on micro-batches", about="processes")
 @pytest.mark.parametrize("task", [TwoLosses, InBatch])
 @pytest.mark.parametrize(
     ("processes", "device_tokens", "size"),
@@ -73,6 +74,7 @@ def test_gradients_do_not_depend_on_processes_nor_on_micro_batches(tmp_path, pro
         assert all(torch.equal(gradients[1][name], value) for name, value in gradients[0].items())
 
 
+@pytest.mark.promise("Dropout differs by step, process and micro-batch, and repeats", about="processes")
 def test_dropout_differs_by_step_process_and_micro_batch_and_repeats(uninterrupted, tmp_path):
     # The first seed is of the pass that builds DDP's buckets, which is that of the first step.
     seeds = [result(uninterrupted(2), rank)["seeds"][1:] for rank in (0, 1)]
@@ -93,6 +95,7 @@ def test_a_non_finite_loss_stops_every_process_with_step_and_items(tmp_path, pro
     assert all(expected in stderr_of(tmp_path, rank) for rank in range(processes))
 
 
+@pytest.mark.promise("No update that is not finite is applied, even if it is read later", about="exact")
 def test_no_weight_changes_from_a_non_finite_gradient_on_even_if_it_is_read_later(tmp_path):
     task, expected = TwoLosses(criterion=None), TwoLosses(criterion=None)
     task.poisoned = int(planned(task)[6][1])  # of the seventh step

@@ -36,6 +36,7 @@ class MasksByWeight(TwoLosses):
         return {"mlm": mlm, "nsp": functional.cross_entropy(is_next, batch.inputs["is_next"], reduction="sum")}
 
 
+@pytest.mark.promise("Between two lines of the log a training waits for no device", about="waiting")
 @pytest.mark.parametrize("waits_in_loss", [False, True])
 def test_between_two_lines_of_the_log_nothing_waits_for_the_device(tmp_path, monkeypatch, waits_in_loss):
     monkeypatch.setattr(loop.Training, "_save", lambda _: None)  # after the last step it reads the weights

@@ -43,6 +43,9 @@ def assert_same_end(folder, expected_folder, processes=1):
     assert lines == expected
 
 
+@pytest.mark.promise(
+    "A training killed in any phase of writing a checkpoint ends with the same weights", about="resume"
+)
 @pytest.mark.parametrize("settings", [{}, {"asynchronous": True}], ids=["waiting", "asynchronous"])
 @pytest.mark.parametrize("processes", [1, 2])
 def test_killed_in_every_act_of_a_checkpoint_it_ends_with_the_same_weights(
@@ -55,6 +58,7 @@ def test_killed_in_every_act_of_a_checkpoint_it_ends_with_the_same_weights(
     assert_same_end(tmp_path, uninterrupted(processes), processes)
 
 
+@pytest.mark.promise("On a GPU training continues while a checkpoint of its step is written", about="waiting")
 def test_on_a_gpu_training_continues_while_a_checkpoint_of_its_step_is_written(tmp_path, monkeypatch):
     train(TwoLosses(criterion=None), training_settings(), tmp_path / "waiting")
     expected = sorted(tmp_path.glob("waiting/checkpoint-*"))
@@ -97,6 +101,7 @@ def test_an_error_of_the_thread_that_writes_a_checkpoint_ends_the_training(tmp_p
         train(TwoLosses(criterion=None), training_settings(), tmp_path)
 
 
+@pytest.mark.promise("A training killed at random moments ends with the same weights, bit for bit", about="resume")
 def test_killed_at_random_moments_it_ends_with_the_same_weights(tmp_path, uninterrupted):
     longer = {"settings": {"epochs": 15}, **DROPOUT}
     chance = random.Random(5)
@@ -111,6 +116,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_weights(tmp_path, uninte
     assert_same_end(tmp_path, uninterrupted(1, epochs=15))
 
 
+@pytest.mark.promise("A training in several processes resumes to the same weights", about="resume")
 def test_three_processes_resume_exactly(tmp_path, uninterrupted):
     """Two add up a gradient in one order only; DDP's buckets decide the order of three."""
     assert run(tmp_path, 3, faults=(Fault("update", 18),), **DROPOUT)[0] == -signal.SIGKILL
@@ -138,6 +144,7 @@ def test_the_model_ends_with_the_best_weights(tmp_path):
     assert task.evaluate()["score"] == scores[metrics["best_step"]] == metrics["score"]
 
 
+@pytest.mark.promise("A damaged checkpoint costs steps, not bits", about="resume")
 def test_a_damaged_checkpoint_costs_steps_and_no_bit(tmp_path, uninterrupted):
     run(tmp_path, faults=(Fault("update", 18),), **DROPOUT)
     file = tmp_path / "checkpoint-00000015" / "optimizer.safetensors"
@@ -150,6 +157,7 @@ def test_a_damaged_checkpoint_costs_steps_and_no_bit(tmp_path, uninterrupted):
     assert_same_end(tmp_path, uninterrupted(1))
 
 
+@pytest.mark.promise("Stop signals save and exit with their own code", about="resume")
 @pytest.mark.parametrize(
     ("function", "call", "sent", "step", "processes"),
     [
@@ -190,6 +198,7 @@ def test_a_signal_while_the_best_weights_are_copied_does_not_mix_steps(tmp_path,
     assert metrics["best_step"] == expected["best_step"] and task.evaluate()["score"] == expected["score"]
 
 
+@pytest.mark.promise("A signal ends an evaluation at once, and no step is trained twice", about="resume")
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize(("call", "step"), [(2, 8), (-(-LAST // 4), LAST)], ids=["in-between", "after-the-last-step"])
 def test_a_signal_ends_an_evaluation_at_once_and_no_step_is_trained_twice(
@@ -205,6 +214,7 @@ def test_a_signal_ends_an_evaluation_at_once_and_no_step_is_trained_twice(
     assert_same_end(tmp_path, uninterrupted(processes), processes)
 
 
+@pytest.mark.promise("A kill after the last step repeats no step", about="resume")
 @pytest.mark.parametrize("settings", [{}, {"patience": 1}], ids=["all-steps", "out-of-patience"])
 def test_a_kill_after_the_last_step_repeats_no_step(tmp_path, settings):
     options = {"settings": {"checkpoint_every": 100, **settings}, **DROPOUT}
@@ -220,6 +230,7 @@ def test_a_second_signal_acts_at_once(tmp_path):
     assert not (tmp_path / "checkpoint-00000007").exists()
 
 
+@pytest.mark.promise("A training in fp16 that was killed ends with the same bits", about="resume")
 @pytest.mark.parametrize("processes", [1, 2])
 def test_in_fp16_a_killed_training_resumes_with_the_scale_of_its_gradient(tmp_path, processes):
     folder, killed = tmp_path / "uninterrupted", tmp_path / "killed"

@@ -444,6 +444,9 @@ def test_an_end_of_the_data_that_is_no_day_is_refused(data_end):
         CohortSettings(mimic="mimic", data_end=data_end)
 
 
+@pytest.mark.promise(
+    "Every exclusion of a cohort says how many of those it leaves out have the outcome", about="counted"
+)
 def test_every_exclusion_says_how_many_of_those_it_leaves_out_came_back(cohort_of, context, capsys):
     stays = [
         stay(1, 11, 0, 4, "EU OBSERVATION"),

@@ -184,6 +184,7 @@ def test_the_interval_of_a_calibration_error_holds_that_of_perfect_probabilities
     assert held >= 19
 
 
+@pytest.mark.promise("Intervals hold the truth in 95 of 100 test sets", about="exact")
 def test_the_interval_holds_the_truth_in_95_of_100_test_sets():
     def noisy(count, seed):
         """Scores of a mediocre model: true log-odds with noise."""

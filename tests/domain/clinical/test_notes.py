@@ -380,6 +380,7 @@ BACK = {  # by stay: when its summary is dated, and when the subject is back
 }
 
 
+@pytest.mark.promise("Notes can be cut so that who has a text does not depend on the outcome", about="counted")
 @pytest.mark.parametrize("cut", ["hours-or-return", "discharge"])
 def test_who_has_a_text_depends_on_the_return_but_for_the_cut_at_the_discharge(hospital, context, capsys, cut):
     stays = [stay(n, n, next_at=at, split="test") | {"readmitted": at is not None} for n, (_, at) in BACK.items()]

@@ -128,6 +128,7 @@ def test_broken_files_show_no_mark(run, tmp_path, damage):
     run()
 
 
+@pytest.mark.promise("Rejects name records only by row and reason", about="privacy")
 def test_rejects_are_listed_by_row_and_reason_alone(run, tmp_path):
     contents = tables()
     for fault in OF_ROWS:

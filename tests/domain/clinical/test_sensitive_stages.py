@@ -260,6 +260,7 @@ def test_no_file_shows_a_mark_but_outputs_with_text(folder, finished):
     assert MARK.search((latest["tagged"] / "entities.jsonl").read_bytes())  # the marks were there to be found
 
 
+@pytest.mark.promise("Sensitive stages name records by their number", about="privacy")
 @pytest.mark.usefixtures("finished")
 def test_rejects_name_records_by_their_number(folder):
     listed = (folder / "runs/sensitive/questions/latest/rejects.jsonl").read_text().splitlines()

@@ -104,6 +104,7 @@ def test_groups_keep_patients_apart_and_documents_without_one_are_alone(tmp_path
     assert len(set(groups)) == 4
 
 
+@pytest.mark.promise("No hash on disk shows whose a document is", about="privacy")
 def test_no_hash_on_the_disk_shows_whose_a_document_is(tmp_path, monkeypatch):
     keys, draw = [], secrets.token_hex
     monkeypatch.setattr(secrets, "token_hex", lambda size: keys.append(draw(size)) or keys[-1])
@@ -160,6 +161,7 @@ def test_a_corpus_of_nothing_or_with_all_or_nothing_held_out_is_refused(tmp_path
         build(tmp_path, written(tmp_path / "a.jsonl", documents), share=share)
 
 
+@pytest.mark.promise("No text of a document is in errors or rejects", about="privacy")
 def test_no_text_of_a_document_is_in_errors_or_rejects(tmp_path, capsys):
     file = tmp_path / "a.jsonl"
     file.write_text('{"text": "MARK one."}\n{"text": ["MARK"]}\n{"text": "MARK\n')
@@ -227,6 +229,7 @@ def steps(monkeypatch):
     return seen
 
 
+@pytest.mark.promise("Preparing documents resumes at its shard and ends the same", about="resume")
 def test_a_killed_preparation_resumes_at_its_shard_and_ends_the_same(tmp_path, steps, monkeypatch):
     monkeypatch.setattr(corpus_module, "SHARD_CHARACTERS", 1000)
     (tmp_path / "in").mkdir()

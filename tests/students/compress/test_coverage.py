@@ -71,6 +71,9 @@ def coverage_by_hand(before, after, texts):
     return same / total, whole / len(texts)
 
 
+@pytest.mark.promise(
+    "A vocabulary trimmed by languages has on held-out text the coverage that it reports", about="exact"
+)
 def test_the_requested_coverage_is_reached_on_held_out_text_and_reported(encoder):
     texts = corpus(120)
     ids, metrics = vars(subwords_of_languages(encoder, [*texts["de"], *texts["ru"]], texts, 0.99)).values()

@@ -72,6 +72,9 @@ def by_openvino(folder, texts):
     return model(inputs(folder, texts))["sentence_embedding"]
 
 
+@pytest.mark.promise(
+    "An exported graph gives the vectors of torch in ONNX Runtime and OpenVINO themselves", about="elsewhere"
+)
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind in SLOW)) for kind in NETWORKS])
 def test_a_graph_gives_the_vectors_of_torch_in_the_runtimes_themselves(tiny_encoder, tmp_path, kind):
     encoder, folder = made(tiny_encoder, kind, **NETWORKS[kind]), tmp_path / "exported"
@@ -151,6 +154,7 @@ def test_int8_is_smaller_and_its_distance_is_that_of_the_graph(encoder, exported
     assert metrics["parent/size_mb"] == sum(tensor.nbytes for tensor in weights) / 1e6
 
 
+@pytest.mark.promise("The loss of an int8 graph is measured on its vectors and printed", about="exact")
 def test_projections_stay_in_fp32_and_the_loss_of_int8_is_logged(tiny_encoder, tmp_path, capsys):
     encoder, folder = made(tiny_encoder, "bert", pooling=["mean"], projection=8, normalize=True), tmp_path / "int8"
     metrics = export(encoder, folder, precision="int8")

@@ -151,6 +151,9 @@ def test_an_exported_folder_has_the_networks_limit_of_tokens_if_the_tokenizer_ha
     assert scores[1] == pytest.approx(scores[0], abs=ROUNDING)
 
 
+@pytest.mark.promise(
+    "A graph of a network with a head gives transformers' scores, and here the model's results", about="elsewhere"
+)
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind in OTHER_NETWORKS)) for kind in KINDS]
 )

@@ -71,6 +71,9 @@ def test_neurons_that_never_change_become_a_part_of_the_bias(tiny_encoder, tmp_p
     np.testing.assert_array_equal(vectors(SentenceEncoder.load(tmp_path / "model")), vectors(encoder))
 
 
+@pytest.mark.promise(
+    "The neurons that stay are those without which a layer's output would change the most", about="exact"
+)
 @pytest.mark.parametrize("has_bias", [True, False])
 def test_the_neurons_that_stay_are_those_whose_loss_would_move_the_output_most(tiny_encoder, has_bias):
     """Computes by definition the mean square of the change with a neuron at its mean, or at 0."""

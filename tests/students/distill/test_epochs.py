@@ -191,6 +191,9 @@ SETTINGS = {
 }
 
 
+@pytest.mark.promise(
+    "A killed student that also learns English without translations resumes to the same weights", about="resume"
+)
 def test_a_student_learns_english_without_translations_and_resumes_to_the_same_weights(
     tiny_encoder, toy, sources, context, tmp_path, kill_at
 ):

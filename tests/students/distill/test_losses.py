@@ -122,6 +122,7 @@ def test_cosine_and_weights_of_objectives_by_hand(task_of, targets):
     assert item_loss(task, torch.tensor(drawn), "mse").item() == pytest.approx(squares)
 
 
+@pytest.mark.promise("The ranking objective has the values of the divergence in float64", about="exact")
 def test_ranking_is_the_divergence_of_softmaxes_over_the_teachers_vectors(task_of, targets):
     """Each sentence ranks the three English sentences."""
     task, drawn = task_of(mse=0, ranking=2.0, temperature=0.2), normal(len(ITEMS), 1)

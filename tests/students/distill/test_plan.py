@@ -90,6 +90,7 @@ def settings(tiny_encoder, toy, tmp_path):
     )
 
 
+@pytest.mark.promise("A plan within a budget is made once", about="resume")
 def test_a_plan_is_made_once_and_a_killed_run_keeps_it_and_its_bits(settings, context, monkeypatch, kill_at):
     """The student would be planned with other rates when it is resumed."""
     kill_at(checkpoint, "save_checkpoint", 2, lambda: run(settings(60.0), context))

@@ -101,6 +101,11 @@ def test_frozen_weights_stay_and_general_sentences_choose_the_weights_too(traine
     assert moved == {name for name in end if ".layer.1." in name or name.startswith("projection.")}
 
 
+@pytest.mark.promise(
+    "An average with the start is chosen whose largest loss beside the best, on trained or on other test sets, is the "
+    "smallest",
+    about="exact",
+)
 def test_those_whose_worst_mean_is_nearest_to_the_best_are_chosen():
     by_fraction = {0.2: (0.91, 0.81), 0.4: (0.94, 0.83), 0.6: (0.95, 0.8185), 0.8: (0.96, 0.78), 1.0: (0.96, 0.7)}
     accuracies = {fraction: {"trained": first, "untrained": other} for fraction, (first, other) in by_fraction.items()}
@@ -197,6 +202,7 @@ def test_a_student_is_averaged_by_sets_that_were_not_trained(trained, context, t
     assert facts["dev_untrained"] == {"fr": 50}
 
 
+@pytest.mark.promise("A student that keeps what its base knows resumes to the same bits", about="resume")
 @pytest.mark.parametrize(
     ("owner", "name", "call"),
     [(retention, "fill_vectors", 1), (checkpoint, "save_checkpoint", 2), (retention, "_load_between", 4)],

@@ -105,6 +105,7 @@ def test_from_two_languages_to_one_space(distilled, toy):
     assert [curve[-1][name] for name in names] == [evaluations[-1][f"dev/nearness/{name}"] for name in names]
 
 
+@pytest.mark.promise("sentence-transformers loads a student with the same vectors", about="elsewhere")
 def test_sentence_transformers_loads_the_student_and_gives_the_same_vectors(distilled, toy):
     context, _ = distilled
     texts = [text for row in toy.test for text in row]
@@ -175,6 +176,7 @@ def test_without_dev_sentences_the_last_weights_are_saved_and_unusable_records_a
     assert listed == [{**position, "detail": "byte 17 of the file, counted from 0"}]
 
 
+@pytest.mark.promise("Between two lines of the log a student's training waits for no device", about="waiting")
 @pytest.mark.parametrize("objectives", [{"ranking": 1.0}, {"contrastive": 1.0, "ranking": 1.0, "cosine": 1.0}])
 def test_between_two_lines_of_the_log_a_student_waits_for_no_device(sources, context, objectives, monkeypatch):
     counts = waits_in_steps(monkeypatch)
@@ -182,6 +184,7 @@ def test_between_two_lines_of_the_log_a_student_waits_for_no_device(sources, con
     assert len(counts) > 5 and not any(counts)
 
 
+@pytest.mark.promise("Computing activations again changes no bit", about="exact")
 @pytest.mark.parametrize("objectives", [{}, {"contrastive": 1.0}])
 def test_activations_that_are_computed_again_give_the_same_bits(sources, context, objectives, monkeypatch):
     """Under dropout, in several micro-batches; each layer then computes twice for one backward pass."""

@@ -61,6 +61,7 @@ def vectors_of(teacher, folder, sentences=SENTENCES, group=SINGLE_PROCESS, **opt
     return np.asarray(store.select(digests))
 
 
+@pytest.mark.promise("A changed corpus encodes only its new sentences", about="skip")
 def test_vectors_are_the_teachers_and_a_second_corpus_computes_only_what_is_new(teacher, tmp_path, encoded):
     first = vectors_of(teacher, tmp_path, SENTENCES[:20])
     assert sorted(encoded) == sorted(SENTENCES[:20])
@@ -104,6 +105,7 @@ def test_what_decides_vectors_has_a_store_of_its_own(tiny_encoder, tmp_path, enc
     assert len(list(tmp_path.iterdir())) == 4
 
 
+@pytest.mark.promise("A teacher's vectors after a kill are those of a call that was not killed", about="resume")
 @pytest.mark.parametrize(
     ("owner", "name", "call", "finished"),
     [

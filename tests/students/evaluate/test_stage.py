@@ -183,6 +183,7 @@ def test_a_set_without_a_pair_and_a_dictionary_without_words_are_refused(context
         evaluate(context, model=models["model"], parallel=[toy.source("test")], lookup=[marks])
 
 
+@pytest.mark.promise("A metric that is not requested is absent and not 0", about="counted")
 def test_metrics_that_are_not_requested_are_absent_and_not_0(context, models, toy):
     metrics = evaluate(context, model=models["model"], parallel=[toy.source("test")])
     assert not [name for name in metrics if name.startswith(("mse", "sts", "lookup"))]

@@ -58,6 +58,7 @@ def n_way():
     return pairs, vectors, encode(table)
 
 
+@pytest.mark.promise("`xsim` has the errors of LASER's", about="exact")
 def test_xsim_is_that_of_laser_for_any_two_languages(n_way, laser):
     pairs, vectors, student = n_way
     metrics = xsim_metrics("flores", pairs, student, "all")

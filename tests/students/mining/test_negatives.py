@@ -65,6 +65,7 @@ def cosines(encoder, anchors, candidates):
     return first @ second.T
 
 
+@pytest.mark.promise("Hard negatives are those of sentence-transformers' `mine_hard_negatives`", about="exact")
 @pytest.mark.parametrize(
     "options",
     [
@@ -192,6 +193,7 @@ def test_random_negatives_are_eligible_ones_and_depend_on_the_seed_only(encoder,
     assert set(Counter(row[:2] for row in drawn["a"]).values()) == {2}
 
 
+@pytest.mark.promise("Mining hard negatives resumes to the same bytes", about="resume")
 @pytest.mark.parametrize("call", [2, 9], ids=["vectors", "negatives"])
 def test_a_killed_call_resumes_to_the_same_bytes(encoder, pairs, tmp_path, monkeypatch, kill_at, call):
     monkeypatch.setattr(negatives, "ANCHOR_BLOCK", 4)

@@ -94,6 +94,7 @@ def test_pairs_below_the_threshold_are_dropped_and_counted_and_the_scores_report
     assert "margin" not in build_corpus(tmp_path / "corpora/b", settings(), ComputePrecision.FP32).facts
 
 
+@pytest.mark.promise("Cleaning of parallel text resumes", about="resume")
 def test_a_killed_cleaning_resumes_and_another_threshold_encodes_nothing(settings, tmp_path, monkeypatch, kill_at):
     monkeypatch.setattr(cleaning, "NEIGHBOURHOOD", 30)
     whole = build_corpus(

@@ -65,6 +65,7 @@ SETS = {
 """Names of LASER's Tatoeba, FLORES-200, FLORES+ and NTREX, and the file of each language."""
 
 
+@pytest.mark.promise("Test sets are read by the names they come with", about="elsewhere")
 @pytest.mark.parametrize(("names", "expected"), SETS.items(), ids=["tatoeba", "flores", "flores+", "ntrex"])
 def test_test_sets_are_read_by_the_names_they_come_with(tmp_path, names, expected):
     for name in names.split():

@@ -22,6 +22,9 @@ from students.parallel.settings import TranslationColumns, TranslationFiles
 FILES = 100
 
 
+@pytest.mark.promise(
+    "No record of a translation memory, catalogue or archive is lost without being counted", about="complete"
+)
 @pytest.mark.parametrize("name", WRITERS)
 def test_every_record_of_random_files_is_read_or_counted(tmp_path, name):
     path = tmp_path / name
@@ -35,6 +38,9 @@ def test_every_record_of_random_files_is_read_or_counted(tmp_path, name):
         assert len(faults) == unusable and all(fault.line > 0 for fault in faults)
 
 
+@pytest.mark.promise(
+    "Damage to a translation memory, catalogue or archive is an error or a counted record", about="complete"
+)
 @pytest.mark.parametrize("name", WRITERS)
 def test_damage_is_an_error_that_names_the_file_or_a_record_that_is_counted(tmp_path, capsys, name):
     """Files are cut off, or have bytes that are no text: what is whole is read, and the rest is reported."""

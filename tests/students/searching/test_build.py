@@ -57,6 +57,7 @@ def kill_after(calls, work):
     return process.exitcode == -signal.SIGKILL
 
 
+@pytest.mark.promise("An index that is killed anywhere resumes to the same bytes", about="resume")
 @pytest.mark.usefixtures("small_blocks", "small_segments")
 @pytest.mark.parametrize("rebuild", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_build_killed_at_ten_random_moments_ends_with_the_bytes_of_one_never_killed(
@@ -118,6 +119,7 @@ def test_a_build_of_another_model_takes_nothing_from_one_that_was_killed(
     assert index_folder.partial_folders(Path(f"{corpus}.index")) == []
 
 
+@pytest.mark.promise("An index serves until its rebuild is complete", about="complete")
 @pytest.mark.usefixtures("small_blocks")
 def test_the_index_serves_until_its_rebuild_is_complete(encoder, corpus, encoded, kill_at):
     folder = build(encoder, corpus).folder

@@ -42,6 +42,7 @@ def test_a_changed_corpus_or_column_is_reported_and_rebuilt(encoder, corpus, tmp
         build(encoder, second)
 
 
+@pytest.mark.promise("A flipped byte in an index is noticed", about="complete")
 @pytest.mark.parametrize("name", ["sentences.arrow", "000000.vectors.npy", "000000.hnsw-32-100.faiss", "index.json"])
 def test_damage_to_any_file_is_reported_by_its_name_and_gone_with_a_rebuild(name, encoder, corpus):
     path = build(encoder, corpus, kind="hnsw").folder / name

@@ -72,6 +72,9 @@ def expected(encoder):
     return metrics | {"mteb/Lines/en-de/f1": f1_score(range(6), nearest, average="weighted", zero_division=0)}
 
 
+@pytest.mark.promise(
+    "mteb scores an encoder the same here and in sentence-transformers, offline on local files", about="elsewhere"
+)
 def test_mteb_scores_the_folder_in_sentence_transformers_the_same(encoder, folder, local):
     import mteb
 

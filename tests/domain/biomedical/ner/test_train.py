@@ -84,6 +84,7 @@ def learning(tiny_bert, tmp_path_factory):
     return {**LEARNING, "base": str(tiny_bert), "train": train, "dev": write_sentences(folder / "dev.tsv", 40, seed=2)}
 
 
+@pytest.mark.promise("Two processes that share an evaluation find what one does", about="processes")
 def test_two_processes_that_share_an_evaluation_find_what_one_does(learning, tmp_path, evaluated_twice):
     evaluations = evaluated_twice("domain.biomedical.ner.train")
     learn(learning, tmp_path / "model", epochs=4)
@@ -161,6 +162,7 @@ def test_stopped_and_resumed_it_ends_with_the_same_weights(learning, tmp_path):
     assert whole == resumed
 
 
+@pytest.mark.promise("Between two lines of the log a tagger's training waits for no device", about="waiting")
 @pytest.mark.parametrize("decoder", ["softmax", "crf"])
 def test_between_two_lines_of_the_log_a_tagger_waits_for_no_device(learning, tmp_path, decoder, monkeypatch):
     counts = waits_in_steps(monkeypatch)
