@@ -3,6 +3,7 @@
 After Huang, Altosaar & Ranganath (2019), "ClinicalBERT", section 4.2.
 """
 
+import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle
@@ -23,6 +24,8 @@ from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, check_location, check_name, explain_write_errors, write_json
 from bertrelay.plots import cut, font_families, write_figure
 from bertrelay.progress import log
+from bertrelay.report import Measure, Picture, Section, StageReport, write_report
+from bertrelay.report import Table as ReportTable
 from bertrelay.settings import BatchTokens, MaxRejects, ModelSource, Positive, Precision, Seed, Settings
 from bertrelay.stage import Metrics, StageContext
 
@@ -43,6 +46,7 @@ TERM, GROUP = "term", "group"
 RATING: list[Column] = ["term1", "term2", "score"]
 FEWEST_RATINGS = 3  # two points are always on a line
 FEWEST_DRAWN, MOST_DRAWN = 5, 300
+MOST_LISTED = 12
 
 METRICS, REJECTS, TERMS, NEIGHBOURS = "metrics.json", "rejects.jsonl", "terms.csv", "neighbours.csv"
 PICTURES = ("tsne.svg", "tsne.png")
@@ -106,7 +110,9 @@ def run(settings: TermsSettings, context: StageContext) -> Metrics:
     precision = context.precision(settings.precision)
     if not context.process_group.is_main:
         return {}
-    return describe_terms(settings, context.output, context.cache, overwrite=True, precision=precision)
+    metrics = describe_terms(settings, context.output, context.cache, overwrite=True, precision=precision)
+    write_report(terms_report(context.output), context)
+    return metrics
 
 
 def describe_terms(
@@ -167,6 +173,22 @@ def describe_terms(
         }
         write_json(output / METRICS, metrics)
     return metrics
+
+
+def terms_report(output: Path) -> StageReport:
+    """The report of the stage that wrote to `output`: its picture, and every so many terms with their neighbours."""
+    if not (output / PICTURES[0]).is_file():
+        return StageReport()
+    neighbours: dict[str, list[str]] = {}
+    with (output / NEIGHBOURS).open(encoding="utf-8", newline="") as lines:
+        for row in csv.DictReader(lines):
+            neighbours.setdefault(row["term"], []).append(f"{row['neighbour']} ({float(row['cosine']):.2f})")
+    listed: list[list[str | Measure]] = [[term, ", ".join(nearest)] for term, nearest in neighbours.items()]
+    rows = listed[:: -(-len(listed) // MOST_LISTED)]
+    caption = "Terms from the whole list, and the nearest ones to each; in brackets the cosine."
+    table = ReportTable(columns=["Term", "Nearest"], rows=rows, caption=caption, texts=2, quotes=True)
+    picture = Picture(file=PICTURES[0], alt=f"Map of {len(listed)} terms by t-SNE. {' '.join(CAPTION.split())}")
+    return StageReport(sections=[Section(title="Medical terms, drawn", blocks=[picture, table])])
 
 
 def _check_output(settings: TermsSettings, output: Path, overwrite: bool) -> None:

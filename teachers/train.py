@@ -27,6 +27,7 @@ from bertrelay.model.new import bert_config, new_network, train_wordpiece
 from bertrelay.model.pooling import Pooling, Projection
 from bertrelay.model.settings import NewEncoder
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_processes
+from bertrelay.report import model_name, write_report
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
@@ -36,6 +37,7 @@ from teachers.data import MOST_CLASSES, Examples, log_shared_pairs, read_example
 from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
 from teachers.model import Teacher, TrainableEncoder, save_head, start_head
 from teachers.objectives import OBJECTIVES, DevItems, LossInputs, matryoshka
+from teachers.report import training_report
 from teachers.settings import ObjectiveSettings, TrainSettings
 
 STS_MEAN = "dev/sts/spearman_cosine"
@@ -115,6 +117,9 @@ def run(settings: TrainSettings, context: StageContext) -> Metrics:
         encoder.save(context.output / "model")
         if teacher.head is not None:
             save_head(teacher.head, data.classes, settings.concatenation, context.output / "head")
+        base, items = model_name(settings.base), len(data.train.indices)
+        report = training_report(metrics, base=base, items=items, objective=settings.objective)
+        write_report(report, context)
     return metrics
 
 

@@ -14,10 +14,11 @@ LEVELS: tuple[Level, ...] = ("good", "warn", "fail")
 
 
 class Verdict(NamedTuple):
-    """The level, and one sentence with its metrics; no text of a record."""
+    """The level, and one sentence with its metrics; no text of a record. comparison: the sentence without them."""
 
     level: Level
     text: str
+    comparison: str = ""
 
 
 class Gain(NamedTuple):
@@ -72,7 +73,8 @@ def judge(facts: str, gains: Sequence[Gain], doubts: Sequence[str] = ()) -> Verd
     worst: Level = max((level for level, _ in findings), key=LEVELS.index, default="good")
     shown = [(level, words) for level, words in findings if worst == "good" or level != "good"]
     sentence = "; ".join(words for _, words in sorted(shown, key=lambda finding: -LEVELS.index(finding[0])))
-    return Verdict(worst, ". ".join(filter(None, [sentence[:1].upper() + sentence[1:], facts])))
+    sentence = sentence[:1].upper() + sentence[1:]
+    return Verdict(worst, ". ".join(filter(None, [sentence, facts])), sentence)
 
 
 def listed(names: Sequence[str]) -> str:

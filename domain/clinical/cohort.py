@@ -18,9 +18,11 @@ from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json
 from bertrelay.progress import log
+from bertrelay.report import write_report
 from bertrelay.stage import Metrics, StageContext, run_alone
 from domain.clinical.admissions import ORDER, read_admissions, read_codes
 from domain.clinical.mimic import HOSPITAL, Version, tables_of, version_of
+from domain.clinical.report import flow_report
 from domain.clinical.settings import FLOW, LATEST, READMISSION, CohortSettings, Discharge
 from domain.clinical.stage_files import (
     CHARACTERISTICS,
@@ -110,6 +112,7 @@ def run(settings: CohortSettings, context: StageContext) -> Metrics:
     write_parquet(context.output / STAYS, stays[STAY_COLUMNS])
     write_parquet(context.output / MEMBERS, members)
     flow.write(context.output / FLOW)
+    write_report(flow_report(context.output), context)
     window = float(HUANG_WINDOW_DAYS) if settings.rules == "huang2019" else settings.window_days
     write_json(context.output / COHORT_FACTS, {"window_days": window})
     log(f"cohort: {len(cohort):,} index stays; left out by each step: {flow.exclusions() or 'none'}")

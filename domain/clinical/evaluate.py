@@ -21,6 +21,7 @@ from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.model.tokenizer import plain_rules
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, main_first, map_over_processes
 from bertrelay.progress import Bar, log, progress, spinner
+from bertrelay.report import write_report
 from bertrelay.stage import Metrics, StageContext, run_alone
 from domain.clinical.aggregation import aggregate_labels
 from domain.clinical.baselines import Baseline
@@ -52,6 +53,7 @@ from domain.clinical.metrics import (
 )
 from domain.clinical.model import OutcomeModel, chunk_log_odds, load_model, save_model
 from domain.clinical.outcomes import RECORDED, LabelledNotes, Resplit, read_labelled_notes
+from domain.clinical.report import outcome_report
 from domain.clinical.settings import (
     CONFUSION,
     CURVES,
@@ -112,6 +114,7 @@ def run(settings: OutcomeEvaluateSettings, context: StageContext) -> Metrics:
         fitted = fit_on_validation(shipped, validation, alarm_precision, settings.minimum_alarms)
     evaluation = Evaluation(notes, tokens, validation, test, fitted, settings.minimum_alarms, shipped)
     metrics = evaluation.write(Path(settings.cohort), context.output)
+    evaluation.report(metrics, context)
     if settings.save:
         save_model(replace(model, description=fitted), context.output / "model")
     return metrics
@@ -286,6 +289,14 @@ class Evaluation:
             before = self.shipped.calibrate(probability)
         after = self.fitted.calibrate(probability)
         return Predicted(subjects, outcomes, probability, after, before)
+
+    def report(self, metrics: Metrics, context: StageContext, base: str = "") -> None:
+        """Writes `report.json`, after `write`. metrics: of test. base: of a model that was trained here, in words."""
+        outcome, probabilities = self.fitted.meaning, None
+        if self.fitted.is_binary:
+            probabilities = self._predicted().calibrated
+        report = outcome_report(metrics, context.output, outcome, base=base, probabilities=probabilities)
+        write_report(report, context)
 
     @spinner("metrics and their intervals")
     def _binary(self, cohort: Path, output: Path, others: Sequence[Baseline]) -> Metrics:

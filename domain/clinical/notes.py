@@ -22,6 +22,7 @@ from bertrelay.files import atomic_write, write_json, write_text
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.inference.run_model import fill_shards
 from bertrelay.progress import Bar, log
+from bertrelay.report import write_report
 from bertrelay.stage import Metrics, StageContext, run_alone
 from domain.clinical import note_selection
 from domain.clinical.cleaning import BETWEEN, TOKENS, clean
@@ -41,6 +42,7 @@ from domain.clinical.note_selection import (
     choose_notes,
 )
 from domain.clinical.note_store import Note, NoteStore, open_note_store
+from domain.clinical.report import flow_report
 from domain.clinical.settings import FLOW, NOT_IN_IV, NOTES_ABOUT, NotesSettings, in_words
 from domain.clinical.stage_files import NOTES_FILE, SPLITS, marked
 
@@ -115,6 +117,7 @@ def run(settings: NotesSettings, context: StageContext) -> Metrics:
     write_text(context.output / FLOW, flow.to_csv(index=False))
     write_text(context.output / "tokens.txt", "".join(token + "\n" for token in TOKENS))
     write_json(context.output / NOTES_ABOUT, about)
+    write_report(flow_report(context.output), context)
     metrics: Metrics = {"rows": counts[READ], "notes": in_texts, "stays": len(written)}
     metrics |= {f"stays/{split}": int((written["split"] == split).sum()) for split in SPLITS}
     metrics |= {f"left_out/{reason}": count for reason, count in reasons.items()}

@@ -22,6 +22,7 @@ from bertrelay.errors import RequestError
 from bertrelay.evaluation.statistics import none_if_nan
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.progress import progress, spinner
+from bertrelay.report import model_name
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import train
@@ -164,6 +165,7 @@ def _trained(
     tested = evaluation.write(Path(settings.cohort), context.output, others)
     if risks is not None:
         tested |= best_metrics(test.table["subject_id"].to_numpy(), test.labels[:, 0], risks[notes.is_in("test")])
+    evaluation.report(tested, context, model_name(settings.base))
     return tested | metrics  # those of test come first
 
 

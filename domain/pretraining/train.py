@@ -22,6 +22,7 @@ from bertrelay.fingerprint import Digests
 from bertrelay.model.network import save_network
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, gather, main_first
 from bertrelay.progress import spinner
+from bertrelay.report import model_name, write_report
 from bertrelay.stage import Metrics, StageContext, run_alone
 from bertrelay.training import batches
 from bertrelay.training.batches import micro_batches
@@ -31,6 +32,7 @@ from domain.pretraining.corpus import build_corpus
 from domain.pretraining.masking import Sequences
 from domain.pretraining.network import LABELS, Pretraining, losses, start_network
 from domain.pretraining.pairs import Items, Text, draw_pairs, pack
+from domain.pretraining.report import training_report
 from domain.pretraining.settings import Objective, PretrainSettings
 
 Floats = NDArray[np.floating]
@@ -131,7 +133,11 @@ def run(settings: PretrainSettings, context: StageContext) -> Metrics:
         write_json(context.output / "corpus.json", corpus.facts)
         copyfile(corpus.rejects, context.output / corpus.rejects.name)
         save_network(network, tokenizer, context.output / "model")
-    return {**{f"before/{name}": value for name, value in before.items()}, **metrics}
+    metrics = {**{f"before/{name}": value for name, value in before.items()}, **metrics}
+    if context.process_group.is_main:
+        report = training_report(metrics, model_name(settings.base), corpus.facts["documents"], settings.objectives)
+        write_report(report, context)
+    return metrics
 
 
 def draw_items(text: Text, settings: PretrainSettings, seed: int, epoch: int) -> Items:

@@ -11,6 +11,7 @@ from pipelines.cli.clinical import outcome, readmission, term_commands
 from pipelines.cli.encoders import encoders
 from pipelines.cli.options import PlainGroup, with_options, write_out
 from pipelines.cli.recipes import recipe_commands
+from pipelines.cli.report import reporting
 from pipelines.cli.search import searching
 from pipelines.cli.serve import serving
 from pipelines.cli.similarity import comparing
@@ -62,7 +63,7 @@ def options(
 
 
 app.callback()(with_options(options))
-for commands in (recipe_commands, encoders, comparing, searching, serving):
+for commands in (recipe_commands, reporting, encoders, comparing, searching, serving):
     app.add_typer(commands)
 app.add_typer(data, name="data", rich_help_panel="Biomedical")
 app.add_typer(ner, name="ner", rich_help_panel="Biomedical")

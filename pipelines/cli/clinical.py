@@ -220,9 +220,9 @@ def terms(
     if options.as_json:
         write_out(json.dumps({"output": str(folder), "metrics": metrics}))
         return
-    from pipelines.report.tables import cells_of, metric_values
+    from pipelines.report.tables import cell_of, metric_values
 
     first = f"{metrics['terms/count']:,.0f} terms of {metrics['terms/dim']:,.0f} dimensions in {folder}"
     known = {name: value for name, value in metric_values(metrics).items() if value.interval}
-    rows = [f"{cells_of('', name, 'domain.terms')[0].row}: {value} ({value.interval})" for name, value in known.items()]
+    rows = [f"{cell_of('', name, 'domain.terms').row}: {value} ({value.interval})" for name, value in known.items()]
     write_out("\n".join([first, *rows]))

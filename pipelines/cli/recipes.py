@@ -3,7 +3,7 @@
 import json
 import re
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
@@ -14,7 +14,6 @@ from pydantic import Field
 
 from bertrelay.errors import RequestError
 from bertrelay.settings import Seed, Settings
-from bertrelay.stage import Metrics
 from pipelines import registry
 from pipelines.cli.options import (
     Fields,
@@ -109,10 +108,10 @@ def plan(recipe: RecipeArgument, options: RunArguments, change: Changes, shown: 
     _print([json.dumps(plan_json(found), ensure_ascii=False, indent=2)] if shown.as_json else plan_lines(found))
 
 
-def _write_report(recipe: Recipe, run_folder: Path, metrics: Mapping[str, Metrics], withheld: Collection[str]) -> None:
+def _write_report(run_folder: Path) -> None:
     from pipelines.report.page import write_report  # what draws it takes a second to load
 
-    write_report(recipe, run_folder, metrics, withheld)
+    write_report(run_folder)
 
 
 def _print(lines: Iterable[str]) -> None:

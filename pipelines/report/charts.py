@@ -1,4 +1,4 @@
-"""Line charts as SVG for a page, and the curves of a training from its `metrics.jsonl`."""
+"""Charts of the blocks of reports, as SVG with an alternative in words; and the curves of a training from its log."""
 
 import io
 import json
@@ -6,11 +6,18 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from bertrelay.report import Dots, Lines, Matrix, Measure, Picture, Point
+from pipelines.report.tables import alike, shown
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 NOT_DRAWN = {"step", "epoch", "grad_norm", "tokens_per_second", "padding_share", "memory_mb", "seconds"}
 NOT_DRAWN |= {"dev/sentences"}  # a panel of counts, which do not change
@@ -19,28 +26,29 @@ TITLES = {"loss": "Loss", "lr": "Learning rate", "dev": "Dev scores", "validatio
 LINES_WITH_NAMES = 10
 MOST_POINTS = 400
 POINTS_WITH_MARKS = 30
-MOST_UPRIGHT = 6  # names that do not run into one another below a chart
+MOST_DESCRIBED = 30
+"""Rows of a dot plot that its alternative lists."""
 # Dark and light enough to be seen on a white page and on a dark one.
 COLOURS = ("#3b7dc4", "#cf6a2c", "#3f9a66", "#a45fbd", "#b0892a", "#c8517b", "#2a9aa8", "#8a8a8a", "#7a6fd0", "#7f9a2f")
 # For the colour-blind and for paper.
 DASHES: tuple[Any, ...] = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
 MARKS = "os^D"
 INK = "#010203"  # a colour that nothing else has, and that becomes the page's own
+WIDTH, HEIGHT, ROW = 3.5, 2.3, 0.2  # inches: of a chart, and of a row of a dot plot
+OWN = "this model"
 
-Lines = Mapping[str, Sequence[Sequence[float]]]
-"""Name to points: (x, y), or (x, y, low, high) with the interval of y."""
-Points = list[tuple[float, float]]
+Points = list[Point]
 
 
 @dataclass(frozen=True)
-class Curve:
-    """One chart: a title, and an SVG element."""
+class Drawing:
+    """A title, and an SVG element with its alternative in words."""
 
     title: str
     svg: str
 
 
-def training_curves(log: Path) -> list[Curve]:
+def training_curves(log: Path) -> list[Lines]:
     """The curves of the `metrics.jsonl` at `log`, the loss first; none where there is no log."""
     panels: dict[str, dict[str, Points]] = {}
     for text in log.read_text(encoding="utf-8").splitlines() if log.is_file() else []:
@@ -58,7 +66,10 @@ def training_curves(log: Path) -> list[Curve]:
     titles = {
         name: TITLES.get(name, f"Dev: {name.removeprefix('dev/').replace('_', ' ')}") for name in [*first, *drawn]
     }
-    return [draw(title, drawn[name], "step", title.removeprefix("Dev: ").lower()) for name, title in titles.items()]
+    return [
+        Lines(title=title, lines=drawn[name], across="step", up=title.removeprefix("Dev: ").lower())
+        for name, title in titles.items()
+    ]
 
 
 def _panel_and_line(name: str) -> tuple[str, str]:
@@ -78,24 +89,49 @@ def _means_for_rows(lines: Mapping[str, Points]) -> dict[str, Points]:
     }
 
 
-def draw(
-    title: str,
-    lines: Lines,
-    across: str,
-    up: str,
-    *,
-    looks: Sequence[int] | None = None,
-    reference: tuple[float, float] | None = None,
-    limits: tuple[float, float] | None = None,
-    ticks: Sequence[str] = (),
-) -> Curve:
-    """A chart of lines with names, and bars where points have an interval. Its text stays text, in the page's font.
+def draw(block: Lines | Dots | Matrix | Picture, folder: Path) -> Drawing:
+    """Draws a block. folder: of the stage, with its pictures. Text stays text, in the page's font."""
+    if isinstance(block, Picture):
+        svg = (folder / block.file).read_text(encoding="utf-8")
+        return Drawing("", _with_alternative(svg[svg.index("<svg") :], block.alt))
+    if isinstance(block, Matrix):
+        from bertrelay.plots import as_svg, heatmap
 
-    looks: the number of each line's colour, dashes and mark. reference: what chance, or perfect calibration, gives at
-    0 and at 1. limits: of both axes. ticks: names of the points at 0, 1, 2, …, which no line joins.
-    """
+        values = np.array(block.values, np.float64)
+        svg = as_svg(heatmap(values, block.rows, block.columns, block.title))
+        return Drawing("", _with_alternative(svg, f"{block.title}: {len(block.rows)} × {len(block.columns)} cells."))
+    return Drawing(block.title, _with_alternative(_themed_svg(block), alternative(block)))
+
+
+def alternative(block: Lines | Dots) -> str:
+    """The data of a chart in words: the ends of its lines, or the measures of its rows."""
+    if isinstance(block, Dots):
+        rows = [
+            f"{row}: {', '.join(_in_words(measure, several=len(measures) > 1) for measure in measures)}"
+            for row, measures in list(block.rows.items())[:MOST_DESCRIBED]
+        ]
+        return f"{block.title}. {'; '.join(rows)}."
+    lines = []
+    for name, points in block.lines.items():
+        if points:
+            (x0, y0), (x1, y1) = ((f"{x:g}", shown(y)) for x, y in (points[0][:2], points[-1][:2]))
+            lines.append(f"{name or block.up}: {y0} at {x0}, {y1} at {x1}")
+    return f"{block.title}: {block.up} by {block.across}. {'; '.join(lines)}."
+
+
+def _in_words(measure: Measure, *, several: bool) -> str:
+    value, *ends = alike([measure.value, measure.low, measure.high])
+    label = f"{measure.label or OWN} " if several else ""
+    return f"{label}{value}" + ("" if measure.low is None else f" ({' to '.join(ends)})")
+
+
+def _with_alternative(svg: str, text: str) -> str:
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(text)}" ', 1)
+
+
+def _themed_svg(block: Lines | Dots) -> str:
+    """A chart as an SVG element in the page's ink."""
     import matplotlib
-    from matplotlib.figure import Figure
 
     coloured = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
     style: dict[Any, Any] = {
@@ -106,58 +142,101 @@ def draw(
         **dict.fromkeys(coloured, INK),
     }
     with matplotlib.rc_context(style):
-        figure = Figure(figsize=(3.5, 2.3), layout="constrained")
-        axes = figure.add_subplot()
-        axes.set(xlabel=across, ylabel=up)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.spines[["left", "bottom"]].set_alpha(0.4)
-        axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.7)
-        axes.ticklabel_format(axis="y", scilimits=(-3, 5), useMathText=False)
-        _plot(axes, lines, looks, reference, limits, ticks)
         buffer = io.StringIO()
+        figure = _line_chart(block) if isinstance(block, Lines) else _dot_plot(block)
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    # The element alone, in the page's ink, without what would reach beyond it: a style, and names that come again.
+    # The element alone, in the page's ink, without what would reach beyond it: a style, and names that are repeated.
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :].replace("<svg ", '<svg stroke-linejoin="round" ', 1)
     svg = re.sub(r"<(metadata|style).*?</\1>\s*|<!--.*?-->\s*", "", svg, flags=re.DOTALL)
-    return Curve(title, re.sub(r'<g id="[^"]*"', "<g", svg).replace(INK, "currentColor"))
+    return re.sub(r'<g id="[^"]*"', "<g", svg).replace(INK, "currentColor")
 
 
-def _plot(
-    axes: "Axes",
-    lines: Lines,
-    looks: Sequence[int] | None,
-    reference: tuple[float, float] | None,
-    limits: tuple[float, float] | None,
-    ticks: Sequence[str],
-) -> None:
-    if reference:
-        end = 1.0 if limits else max((each for points in lines.values() for p in points for each in p[:2]), default=1.0)
-        first, last = reference
+def _line_chart(block: Lines) -> "Figure":
+    """Lines with names, bars where points have an interval, and a histogram below."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
+    if block.bars:
+        axes, below = figure.subplots(2, 1, sharex=True, height_ratios=[4, 1])
+        middles, counts = zip(*block.bars, strict=True)
+        width = 0.9 * (middles[1] - middles[0]) if len(middles) > 1 else 0.1
+        below.bar(middles, counts, width, color=INK, alpha=0.35)
+        below.set(xlabel=block.across)
+        below.set_ylabel("count", fontsize=7)
+        below.tick_params(axis="y", labelsize=7)
+        _prepare(below, "y")
+    else:
+        axes = figure.add_subplot()
+        axes.set_xlabel(block.across)
+    axes.set_ylabel(block.up)
+    _prepare(axes, "y")
+    axes.ticklabel_format(axis="y", scilimits=(-3, 5), useMathText=False)
+    _plot_lines(axes, block)
+    return figure
+
+
+def _prepare(axes: "Axes", grid: Any) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_alpha(0.4)
+    axes.grid(axis=grid, color=INK, alpha=0.12, linewidth=0.7)
+
+
+def _plot_lines(axes: "Axes", block: Lines) -> None:
+    if block.reference:
+        xs = [point[0] for points in block.lines.values() for point in points]
+        end = 1.0 if block.limits else max(xs, default=1.0)
+        first, last = block.reference
         axes.plot([0, end], [first, first + (last - first) * end], color=INK, alpha=0.35, linewidth=0.8)
-    for number, (name, points) in zip(looks or range(len(lines)), lines.items(), strict=True):
+    styles: Sequence[int] = block.styles or range(len(block.lines))
+    for number, (name, points) in zip(styles, block.lines.items(), strict=True):
         colour = COLOURS[number % len(COLOURS)]
         stride = math.ceil(len(points) / MOST_POINTS)
         thinned = points[::-1][::stride][::-1] if points else ()  # the last one always among them
-        xs, ys = zip(*(point[:2] for point in thinned), strict=True) if points else ((), ())
+        x, y = zip(*(point[:2] for point in thinned), strict=True) if points else ((), ())
         axes.plot(
-            xs,
-            ys,
+            x,
+            y,
             color=colour,
-            linestyle="none" if ticks else DASHES[number % len(DASHES)],
-            marker=(MARKS[number % len(MARKS)] if ticks else "o") if len(points) <= POINTS_WITH_MARKS else "",
+            linestyle=DASHES[number % len(DASHES)],
+            marker="o" if len(points) <= POINTS_WITH_MARKS else "",
             markersize=3,
             linewidth=1.4,
             label=name or None,
         )
-        for x, _, low, high in (point for point in points if len(point) == 4):
-            axes.vlines(x, low, high, color=colour, linewidth=1.2)
-    if ticks:
-        slant: dict[str, Any] = {"rotation": 30, "ha": "right"} if len(ticks) > MOST_UPRIGHT else {}
-        axes.set_xticks(range(len(ticks)), ticks, **slant)
-    if limits:
-        axes.set_ylim(*limits)
-        if not ticks:
-            axes.set_xlim(*limits)
-    if any(lines) and len(lines) <= LINES_WITH_NAMES:
-        axes.legend(frameon=False, fontsize=7, ncols=2 if len(lines) > 4 else 1)
+        for x_of, _, low, high in (point for point in points if len(point) == 4):
+            axes.vlines(x_of, low, high, color=colour, linewidth=1.2)
+    if block.limits:
+        axes.set(xlim=block.limits, ylim=block.limits)
+    if any(block.lines) and len(block.lines) <= LINES_WITH_NAMES:
+        axes.legend(frameon=False, fontsize=7, ncols=2 if len(block.lines) > 4 else 1)
+
+
+def _dot_plot(block: Dots) -> "Figure":
+    """A line of dots for each row, the first row on top, in the order and colours of the labels."""
+    from matplotlib.figure import Figure
+
+    labels = list(dict.fromkeys(measure.label for measures in block.rows.values() for measure in measures))
+    figure = Figure(figsize=(WIDTH, max(HEIGHT, 0.8 + ROW * len(block.rows))), layout="constrained")
+    axes = figure.add_subplot()
+    _prepare(axes, "both")
+    axes.set_xlabel(block.across)
+    axes.locator_params(axis="x", nbins=4)
+    for number, label in enumerate(labels):
+        colour, shift = COLOURS[number % len(COLOURS)], 0.22 * (number - (len(labels) - 1) / 2)
+        placed = [
+            (position + shift, measure)
+            for position, measures in enumerate(block.rows.values())
+            for measure in measures
+            if measure.label == label and measure.value is not None
+        ]
+        for y, measure in placed:
+            if measure.low is not None and measure.high is not None:
+                axes.hlines(y, measure.low, measure.high, color=colour, linewidth=1.2)
+        mark, values = MARKS[number % len(MARKS)], [measure.value or 0.0 for _, measure in placed]
+        axes.plot(values, [y for y, _ in placed], mark, color=colour, markersize=4, label=label or OWN)
+    axes.set_yticks(range(len(block.rows)), list(block.rows))
+    axes.set_ylim(len(block.rows) - 0.5, -0.5)
+    if len(labels) > 1:
+        figure.legend(frameon=False, fontsize=7, ncols=2, loc="outside lower center")
+    return figure

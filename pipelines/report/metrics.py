@@ -34,7 +34,7 @@ class Family:
 
     about: a description that is true of every run. notes: sentences that are true of some. order: sorts families.
     in_terminal: `bertrelay run` prints them, with `with_intervals` their intervals too; all rows, or `terminal_rows`.
-    with_means: a row of means is added. is_summary: it repeats metrics of other families.
+    with_means: a row of means is added.
     published: caption → {(row, model): value}, shown for comparison.
     """
 
@@ -46,7 +46,6 @@ class Family:
     terminal_rows: Sequence[str] = ()
     with_intervals: bool = False
     with_means: bool = False
-    is_summary: bool = False
     published: Mapping[str, Mapping[tuple[str, str], float]] = field(default_factory=dict, compare=False)
 
     def describe_run(self, facts: Collection[str]) -> str:

@@ -1,50 +1,83 @@
-"""`report.html`: a run on one page that needs no network and no scripts: scores, curves, pictures, settings."""
+"""`report.html`: a run on one page that needs no network and no scripts: its answer, then the details, folded."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from bertrelay.files import write_text
-from bertrelay.stage import Metrics
-from pipelines.recipe.steps import Recipe, Step
-from pipelines.report.findings import SUBJECTS
-from pipelines.report.tables import score_tables, signs
+from bertrelay.report import Block, Dots, Html, Lines, Matrix, Picture, Section, Table, Text
+from pipelines.report.answer import KeyResult, key_results, sentences, shown_value, trained_models
+from pipelines.report.charts import Drawing, draw, training_curves
+from pipelines.report.metrics import Cell
+from pipelines.report.results import FinishedStage, RunResults, read_results
+from pipelines.report.tables import Listing, ScoreTable, cell_of, score_tables, signs
 from pipelines.report.verdicts import StageResult, verdicts
-from pipelines.run.store import REPORT, Done, latest_name, read_done
-from pipelines.run.summary import without_text
+from pipelines.run.store import REPORT
+
+LOG, LOSS = "metrics.jsonl", "Loss"
+"""The log of any training, and the title of its first curve."""
+TRAINING = "Training"
 
 
 @dataclass(frozen=True)
-class FinishedStage:
-    """The latest result of a step, and its folder."""
+class Detail:
+    """A folded part of the page. parts: tables of metrics, and the blocks of stages by label."""
 
-    step: Step
-    folder: Path
-    done: Done
-
-
-def write_report(
-    recipe: Recipe, run_folder: Path, metrics: Mapping[str, Metrics], withheld: Collection[str] = ()
-) -> None:
-    """Writes `report.html` of a run: the latest results of the stages that `metrics` names.
-
-    withheld: the stages of which the report quotes no text.
-    """
-    stages = []
-    for step in recipe.steps:
-        folder = (run_folder / step.name / latest_name(step.seed)).resolve()
-        if step.name in metrics and (done := read_done(folder)):
-            stages.append(FinishedStage(step, folder, done))
-    write_text(run_folder / REPORT, _page(recipe, stages, metrics, withheld))
+    title: str
+    about: str
+    tables: Sequence[ScoreTable]
+    stages: Sequence[tuple[str, Sequence[str | Listing | Drawing | Sequence[Drawing]]]]
 
 
-def _page(
-    recipe: Recipe, stages: Sequence[FinishedStage], metrics: Mapping[str, Metrics], withheld: Collection[str]
-) -> str:
+def write_report(run_folder: Path) -> None:
+    """Writes `report.html` of the run whose results are in `run_folder`. Raises RequestError for any other folder."""
+    write_text(run_folder / REPORT, run_page(read_results(run_folder)))
+
+
+def run_page(run: RunResults) -> str:
+    """The page of a run."""
+    results = key_results(run)
+    models = trained_models(run, results)
+    shown = dict.fromkeys(result.stage.name for result in results)
+    judged = [StageResult(name, run.kinds[name], run.metrics[name]) for name in shown]
+    curves = {stage.label: training_curves(stage.folder / LOG) for stage in run.stages}
+    losses = [
+        Drawing(f"Loss of {model.label}", draw(curve, model.folder).svg)
+        for model in models
+        for curve in curves[model.label]
+        if curve.title == LOSS
+    ]
+    pictures = [draw(result.chart, result.stage.folder) for result in results if result.chart]
+    first = {model.label for model in models}
+    tables = _without_rows(score_tables(run.metrics, run.kinds), run, results)
+    details = list(_details(run, tables, curves, first))
+    versions: dict[str, dict[str, None]] = {}  # of a library more than one where stages ran with different ones
+    for stage in run.stages:
+        for library, version in stage.done.libraries.items():
+            versions.setdefault(library, {})[version] = None
+    return render(
+        "report.html.jinja",
+        recipe=run.name,
+        sentences=sentences(models),
+        verdicts=[(label, verdict) for label, verdict in verdicts(judged) if verdict.comparison],
+        results=results,
+        pictures=[*pictures, *losses[:1]],
+        stages=run.stages,
+        seconds=sum(stage.done.seconds for stage in run.stages),
+        finished=max(stage.done.finished for stage in run.stages),
+        details=details,
+        signs=signs(tables),
+        withheld=", ".join(sorted(run.withheld)),
+        styles=styles(run.stages),
+        libraries=versions,
+    )
+
+
+def render(template: str, **values: Any) -> str:
+    """A page of one of the templates beside this module."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    from domain.biomedical.documents.html import style
 
     environment = Environment(
         loader=PackageLoader("pipelines.report", ""),
@@ -53,32 +86,75 @@ def _page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"duration": duration, "day": day}
-    findings = {
-        subject.__name__: [
-            (stage, parts) for stage in stages if (parts := [*subject(stage.folder, stage.step.name not in withheld)])
-        ]
-        for subject in SUBJECTS
-    }
-    versions: dict[str, dict[str, None]] = {}  # of a library more than one where stages ran with different ones
-    for stage in stages:
-        for library, version in stage.done.libraries.items():
-            versions.setdefault(library, {})[version] = None
-    tables = score_tables(metrics, {step.name: step.stage.kind for step in recipe.steps})
-    judged = [StageResult(stage.step.label, stage.step.stage.kind, stage.done.metrics) for stage in stages]
-    return environment.get_template("report.html.jinja").render(
-        recipe=recipe.name,
-        verdicts=list(verdicts(judged)),
-        stages=stages,
-        seconds=sum(stage.done.seconds for stage in stages),
-        finished=max(stage.done.finished for stage in stages),
-        tables=tables,
-        signs=signs(tables),
-        without_text=without_text(withheld),
-        findings=findings,
-        mark_style=style(),
-        libraries=versions,
-    )
+    environment.filters |= {"duration": duration, "day": day, "value": shown_value}
+    return environment.get_template(template).render(**values)
+
+
+def _without_rows(tables: Sequence[ScoreTable], run: RunResults, results: Sequence[KeyResult]) -> list[ScoreTable]:
+    """The tables without rows all of whose metrics stand on the first screen, and without those that have no other."""
+    first = [cell_of(stage, name, run.kinds[stage]) for result in results for stage, name in result.metrics]
+    for table in tables:
+        for row, values in list(table.rows.items()):
+            if all(Cell(table.family, table.caption, row, *column) in first for column in values):
+                del table.rows[row]
+    return [table for table in tables if table.rows]
+
+
+def _details(
+    run: RunResults, tables: Sequence[ScoreTable], curves: dict[str, list[Lines]], first: set[str]
+) -> Iterator[Detail]:
+    """The families of metrics, the sections of stages, and the curves of trainings.
+
+    first: labels of the stages whose loss is on the first screen.
+    """
+    families: dict[str, list[ScoreTable]] = {}
+    for table in tables:
+        families.setdefault(table.family.title, []).append(table)
+    sections: dict[str, list[tuple[FinishedStage, Section]]] = {}
+    for stage in run.stages:
+        for section in stage.report.sections:
+            sections.setdefault(section.title, []).append((stage, section))
+    for title in dict.fromkeys([*families, *sections]):
+        of_family, of_stages = families.get(title, []), sections.get(title, [])
+        abouts = dict.fromkeys([*(table.about for table in of_family), *(section.about for _, section in of_stages)])
+        blocks = [(stage.label, _parts(section.blocks, stage.folder)) for stage, section in of_stages]
+        yield Detail(title, " ".join(filter(None, abouts)), of_family, blocks)
+    drawn = [
+        (stage.label, [[draw(curve, stage.folder) for curve in curves[stage.label] if _is_detail(curve, stage, first)]])
+        for stage in run.stages
+    ]
+    if trainings := [(label, parts) for label, parts in drawn if parts[0]]:
+        yield Detail(TRAINING, "", [], trainings)
+
+
+def _is_detail(curve: Lines, stage: FinishedStage, first: set[str]) -> bool:
+    return curve.title != LOSS or stage.label not in first
+
+
+def _parts(blocks: Sequence[Block], folder: Path) -> list[Any]:
+    """The blocks as the template shows them: HTML, tables, and drawings, charts in a row side by side."""
+    parts: list[Any] = []
+    for block in blocks:
+        match block:
+            case Text():
+                parts.append(block.text)
+            case Table():
+                parts.append(block)
+            case Html():
+                parts.append(block)
+            case Lines() | Dots():
+                if not parts or not isinstance(parts[-1], list):
+                    parts.append([])
+                parts[-1].append(draw(block, folder))
+            case Matrix() | Picture():
+                parts.append(draw(block, folder))
+    return parts
+
+
+def styles(stages: Sequence[FinishedStage]) -> list[str]:
+    """The style sheets of marked text, one of each."""
+    blocks = (block for stage in stages for section in stage.report.sections for block in section.blocks)
+    return list(dict.fromkeys(block.style for block in blocks if isinstance(block, Html) and block.style))
 
 
 def duration(seconds: float) -> str:

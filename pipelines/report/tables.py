@@ -118,11 +118,11 @@ def score_tables(stages: Mapping[str, Metrics], kinds: Mapping[str, str] = {}) -
     facts: dict[str, set[str]] = {}
     for stage, metrics in stages.items():
         for name, value in metric_values(metrics).items():
-            for family, caption, row, group, column in cells_of(stage, name, kinds.get(stage)):
-                of_family = facts.setdefault(family.title, set())
-                of_family.update(metrics, [f"uses {kinds.get(stage)}"])
-                table = tables.setdefault((family.title, caption), ScoreTable(family, caption, of_family))
-                table.put(row, (group, column), value)
+            family, caption, row, group, column = cell_of(stage, name, kinds.get(stage))
+            of_family = facts.setdefault(family.title, set())
+            of_family.update(metrics, [f"uses {kinds.get(stage)}"])
+            table = tables.setdefault((family.title, caption), ScoreTable(family, caption, of_family))
+            table.put(row, (group, column), value)
     for table in tables.values():
         for (row, column), published in table.family.published.get(table.caption, {}).items():
             if row in table.rows:
@@ -133,29 +133,25 @@ def score_tables(stages: Mapping[str, Metrics], kinds: Mapping[str, str] = {}) -
     return sorted(tables.values(), key=lambda table: table.family.order)
 
 
-def cells_of(stage: str, name: str, kind: str | None = None) -> list[Cell]:
-    """The places of a metric, as the stage of that kind declares it, or any stage where that one does not.
-
-    There is one in a family, and perhaps one in a family that is a summary.
-    """
-    every = dict.fromkeys(each.metrics for each in REGISTRY if each.metrics)
-    own = [each.metrics for each in REGISTRY if each.metrics and each.kind == kind]
-    metrics = (metric for source in own or every for metric in read_declarations(source))
-    cells = [cell for metric in metrics if (cell := metric.cell(stage, name))]
+def cell_of(stage: str, name: str, kind: str | None = None) -> Cell:
+    """The cell of a metric, as the stage of that kind declares it, or any stage where that one declares none."""
+    declared = dict.fromkeys(stage.metrics for stage in REGISTRY if stage.metrics)
+    by_kind = [stage.metrics for stage in REGISTRY if stage.metrics and stage.kind == kind]
+    metrics = (metric for source in by_kind or declared for metric in read_declarations(source))
+    cell = next((cell for metric in metrics if (cell := metric.cell(stage, name))), None)
+    if cell is not None:
+        return cell
     data, _, metric = name.partition("/")
-    if metric and data in TRAINING:
-        otherwise = Cell(TRAINING[data], "", metric, stage, "")
-    else:
-        otherwise = Cell(OTHER, "", name, stage, "")
-    summaries = [cell for cell in cells if cell.family.is_summary]
-    return [next((cell for cell in cells if not cell.family.is_summary), otherwise), *summaries[:1]]
+    return (
+        Cell(TRAINING[data], "", metric, stage, "") if metric and data in TRAINING else Cell(OTHER, "", name, stage, "")
+    )
 
 
 def signs(tables: Sequence[ScoreTable]) -> str:
     """What the signs in some tables mean; of those that are there."""
     values = [value for table in tables for row in table.rows for value in table.cells(row)]
     meanings = {
-        "small figures are 95 % bootstrap intervals": any(value.interval for value in values),
+        "small numbers are 95 % bootstrap intervals": any(value.interval for value in values),
         "± is the standard deviation over seeds": any(value.deviation is not None for value in values),
         "– was not measured": any(value.value is None for value in values),
     }

@@ -5,7 +5,7 @@ Every process of a run executes this. Only the main one locks, plans, renames an
 
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from pipelines.run.plan import Action, Plan, PlannedStep, RunOptions, check_outp
 from pipelines.run.store import (
     METRICS,
     REPORT,
+    RUN,
     Done,
     begin,
     discard,
@@ -39,13 +40,13 @@ from pipelines.run.store import (
     settle,
     unlink_other_seeds,
 )
-from pipelines.run.summary import summarise, without_text
+from pipelines.run.summary import run_facts, summarise
 
 Shared = tuple[Mapping[str, str], dict[Key, tuple[Action, tuple[()], Parts]]]
 """The revisions of a plan, and the action and fingerprint parts of its steps: sent to the other processes."""
 
-WriteReport = Callable[[Recipe, Path, Mapping[str, Metrics], Collection[str]], None]
-"""Writes `report.html` of a recipe into the run's folder: from its metrics, without text of the stages named last."""
+WriteReport = Callable[[Path], None]
+"""Writes `report.html` into the run's folder, from the files that are there."""
 
 
 @dataclass(frozen=True)
@@ -195,15 +196,14 @@ def _write_summary_and_report(plan: Plan, digests: Digests, write_report: WriteR
     recipe, run_folder, report = plan.recipe, plan.run_folder, plan.run_folder / REPORT
     for name in recipe.stage_names:
         unlink_other_seeds(run_folder / name, recipe.seeds)
-    reading = [step for step in recipe.steps if step.reads_sensitive]
-    withheld = {step.name for step in reading if not getattr(step.settings, "with_text", False)}
-    summary = summarise(recipe, run_folder)
+    summary, facts = summarise(recipe, run_folder), run_facts(recipe)
     with _protected(recipe, recipe.steps):
-        is_current = plan.idle and read_json(run_folder / METRICS) == summary and report.exists()
+        is_same = read_json(run_folder / METRICS) == summary and read_json(run_folder / RUN) == facts
         write_json(run_folder / METRICS, summary)
-        if write_report and not (is_current and without_text(withheld) in report.read_text(encoding="utf-8")):
+        write_json(run_folder / RUN, facts)
+        if write_report and not (plan.idle and is_same and report.exists()):
             with spinner("writing the report"):
-                write_report(recipe, run_folder, summary, withheld)
+                write_report(run_folder)
         if report.exists():
             make_readable(report)
     return summary

@@ -26,7 +26,8 @@ from bertrelay.files import read_json, remove_unfinished, sync, write_json
 from bertrelay.fingerprint import Digests, Parts
 from bertrelay.stage import PRECISION, WORK, Metrics
 
-FINGERPRINT, DONE, METRICS, REPORT = "fingerprint.json", "done.json", "metrics.json", "report.html"
+FINGERPRINT, DONE, METRICS = "fingerprint.json", "done.json", "metrics.json"
+RUN, REPORT = "run.json", "report.html"
 ATTEMPT, HOLDER = f"{WORK}/attempt.json", ".holder.json"
 DIGITS = 12
 PARTIAL, DISCARDED = ".partial", ".discarded"

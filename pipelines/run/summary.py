@@ -1,8 +1,9 @@
 """The metrics of a run: those of each stage's latest result, over seeds their mean and standard deviation."""
 
 import statistics
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from bertrelay.progress import log
 from bertrelay.stage import Metrics
@@ -48,10 +49,17 @@ def _differing(results: Sequence[Done]) -> set[str]:
     return {key for key in keys if any(parts.get(key) != compared[0].get(key) for parts in compared)}
 
 
-def without_text(withheld: Collection[str]) -> str:
-    """The note of a report on the stages whose text it leaves out; empty if it leaves out none."""
-    names = ", ".join(sorted(withheld))
-    return f"Text is left out of what is sensitive: {names}." if names else ""
+def run_facts(recipe: Recipe) -> dict[str, Any]:
+    """The content of `run.json`, by which a report finds the results of a run: its recipe and stages, in order.
+
+    withheld: the stages that read sensitive data, of which a report quotes no text.
+    """
+    reading = [step for step in recipe.steps if step.reads_sensitive]
+    return {
+        "recipe": recipe.name,
+        "stages": [{"name": step.name, "seed": step.seed} for step in recipe.steps],
+        "withheld": sorted({step.name for step in reading if not getattr(step.settings, "with_text", False)}),
+    }
 
 
 def _upstream_results(done: Done) -> set[str]:

@@ -17,12 +17,13 @@ from bertrelay.checks import check_dimensions
 from bertrelay.data.tokens import Tokens, prompt_tokenizer, store_tokens
 from bertrelay.device import ComputePrecision, to_device
 from bertrelay.evaluation.encode import Encode
-from bertrelay.files import write_json
+from bertrelay.files import read_json, write_json
 from bertrelay.fingerprint import Digests, content_parts, fingerprint
 from bertrelay.inference.run_model import connect
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, main_first
 from bertrelay.progress import log, spinner
+from bertrelay.report import model_name, write_report
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import BatchSchedule, Items, Lengths
@@ -33,6 +34,7 @@ from students.distill import learning_curve
 from students.distill.epochs import EpochItems, EpochValues, draw_english
 from students.distill.losses import compare_batches, create_losses
 from students.distill.plan import plan_training
+from students.distill.report import training_report
 from students.distill.retention import (
     ACCURACY,
     average_with_start,
@@ -88,6 +90,10 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
     if epoch_items:
         items |= {"epoch_items": len(epoch_items(0)), "english_items": len(corpus.english_sources)}
     planned = plan.metrics() if plan else {}
+    if context.process_group.is_main:
+        names = model_name(settings.teacher, "vectors of a file"), model_name(settings.base)
+        curve = (read_json(context.output / learning_curve.FILE) or {}).get("rows", [])
+        write_report(training_report(*names, corpus.facts, curve), context)
     return {**metrics, **sizes, "target_variance": targets.variance, **items, **planned}
 
 

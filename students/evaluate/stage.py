@@ -13,10 +13,12 @@ from bertrelay.evaluation.similarity import matrix
 from bertrelay.files import write_json
 from bertrelay.model.encoder import SentenceEncoder, open_encoder
 from bertrelay.progress import log, spinner
+from bertrelay.report import write_report
 from bertrelay.stage import Metrics, StageContext
 from students.evaluate.bitext import mining_metrics
 from students.evaluate.lookup import lookup_metrics
 from students.evaluate.nearness import nearness_metrics
+from students.evaluate.report import evaluation_report
 from students.evaluate.retrieval import search_metrics
 from students.evaluate.settings import EvaluateSettings
 from students.evaluate.translation import encode_once, english_of, parallel_metrics, read_variance
@@ -129,6 +131,7 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
     picture = similarity_examples(tests.parallel, encode, settings.picture_sentences)
     if picture is not None:
         write_json(context.output / PICTURE, picture)
+    write_report(evaluation_report(metrics, tests.parallel, tests.sts, picture), context)
     return metrics | tests.sizes()
 
 

@@ -14,6 +14,7 @@ from bertrelay.data.records import Rejects
 from bertrelay.device import ComputePrecision
 from bertrelay.evaluation.statistics import spearman, with_interval
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_processes
+from bertrelay.report import StageReport, model_name, write_report
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import train
@@ -22,6 +23,7 @@ from teachers.data import SCORED_PAIRS, Examples, log_shared_pairs, pairs_of, re
 from teachers.evaluation.sts import read_sts
 from teachers.pairs.model import PairScorer, start_cross_encoder
 from teachers.pairs.settings import CrossEncoderSettings, PairSettings
+from teachers.report import sts_headline
 
 LOSS, DEV = "cross_entropy", "dev/spearman_score"
 
@@ -52,6 +54,12 @@ def train_scorer(start: Callable[[], PairScorer], settings: PairSettings, contex
     for name, pairs in tests.items():
         scores = model.predict(pairs.sentence_pairs(), precision=precision)
         metrics |= with_interval(f"sts/{name}/spearman_score", spearman, scores, pairs.scores)
+    headline = sts_headline(metrics, {name: pairs.rows() for name, pairs in tests.items()}, "", "spearman_score")
+    summary = (
+        f"A scorer of sentence pairs, started from {model_name(settings.base)}, learned their similarity from "
+        f"{len(examples.indices):,} pairs."
+    )
+    write_report(StageReport(summary=[summary], headlines=[headline] if headline else []), context)
     return {**metrics, "train_items": len(examples.indices)}
 
 

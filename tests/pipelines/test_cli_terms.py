@@ -3,10 +3,9 @@
 import json
 
 import pytest
-from markupsafe import Markup
 
 from bertrelay.errors import RequestError
-from pipelines.report.findings import terms
+from domain.terms import terms_report
 from pipelines.report.tables import score_tables
 from pipelines.samples.hospital import term_groups, term_ratings, write_terms
 
@@ -52,13 +51,14 @@ def test_a_file_or_the_folder_of_an_input_is_not_written_over(call, model, write
 def test_the_report_shows_the_picture_some_neighbours_and_the_figures(call, model, listed, tmp_path):
     folder = tmp_path / "folder"
     call("terms", model, listed, folder, "-k", 1)
-    drawing, listing = terms(folder)
-    assert [term for term, _ in listing.rows] == TERMS
-    assert all(neighbours.split(" (")[0] in TERMS and "," not in neighbours for _, neighbours in listing.rows)
-    assert list(terms(tmp_path)) == []
+    [section] = terms_report(folder).sections
+    picture, table = section.blocks
+    assert [term for term, _ in table.rows] == TERMS
+    assert all(neighbours.split(" (")[0] in TERMS and "," not in neighbours for _, neighbours in table.rows)
+    assert terms_report(tmp_path).sections == []
     metrics = json.loads((folder / "metrics.json").read_text())
     assert [table.family.title for table in score_tables({"t": metrics}, {"t": "domain.terms"})] == ["Medical terms"]
-    assert Markup((folder / "tsne.svg").read_text()) in drawing
+    assert (folder / picture.file).is_file() and "7 terms" in picture.alt
 
 
 def test_the_hospitals_terms_are_distinct_and_rated_by_the_rule(tmp_path):

@@ -66,16 +66,6 @@ def test_a_ratio_of_recalls_never_stands_without_the_recall_and_tables_say_how_m
     metrics |= {"recall_at_10/de": 0.03, "recall_at_10_ratio/de": 0.731, "sts/STSb-de/pairs": 1379}
     tables = score_tables({"test": metrics}, {"test": "students.evaluate"})
     columns = {table.family.title: [name for _, name in table.columns] for table in tables}
-    assert columns["By language"] == ["from English", "into English", "n", "recall@10", "recall@10, ratio"]
-    assert (
-        {title for title, names in columns.items() if "n" in names}
-        == {*columns}
-        == {
-            *(
-                "By language",
-                "Translation accuracy",
-                "Nearness to the teacher",
-                "Semantic textual similarity by language",
-            )
-        }
-    )
+    assert {"recall@10", "ratio to English"} <= set(columns["Nearness to the teacher"])
+    expected = {"Translation accuracy", "Nearness to the teacher", "Semantic textual similarity by language"}
+    assert {title for title, names in columns.items() if "n" in names} == set(columns) == expected

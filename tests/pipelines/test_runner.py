@@ -181,8 +181,8 @@ def test_an_input_that_changes_while_its_stage_is_at_work_leaves_no_result_under
 def test_a_report_is_written_when_something_ran_or_it_is_gone(write_recipe, go, runs, monkeypatch):
     path, written = write_recipe(LESSON), []
 
-    def report(recipe, folder, *_):
-        written.append(recipe.name)
+    def report(folder):
+        written.append(folder.name)
         (folder / "report.html").touch()
 
     monkeypatch.setattr(sys.modules["pipelines.report.page"], "write_report", report)

@@ -13,6 +13,7 @@ from bertrelay.errors import RequestError
 from bertrelay.evaluation.statistics import with_interval
 from bertrelay.files import atomic_write, write_json
 from bertrelay.progress import log, progress
+from bertrelay.report import identity, write_report
 from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.calibration import expected_calibration_error
 from domain.biomedical.documents.conll import lines_of
@@ -29,6 +30,7 @@ from domain.biomedical.ner.metrics import (
 )
 from domain.biomedical.ner.model import EntityModel, load_model
 from domain.biomedical.ner.predict import decoded_blocks
+from domain.biomedical.ner.report import evaluation_report
 from domain.biomedical.ner.settings import NerEvaluateSettings
 from domain.sampling import spread_evenly
 from domain.text.windows import Floats
@@ -68,10 +70,14 @@ def run(settings: NerEvaluateSettings, context: StageContext) -> Metrics:
         _write_predictions(examples, predictions, context)
     write_json(context.output / "confusions.json", confused)
     write_json(context.output / "examples.json", shown, compact=True)
-    return {
+    metrics: Metrics = {
         **_metrics(examples, predictions, pairs),
         **{f"published_f1/{name}": value for name, value in settings.published.items()},
     }
+    same_data = identity("f1", [(example.tokens, example.entities) for example in examples])
+    report = evaluation_report(metrics, confused, shown, same_data)
+    write_report(report, context, with_text=settings.with_text)
+    return metrics
 
 
 def _check_types(model: EntityModel, examples: Sequence[Example], settings: NerEvaluateSettings) -> None:

@@ -16,6 +16,7 @@ from bertrelay.errors import RequestError
 from bertrelay.inference.batches import compute_blocks
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_processes
 from bertrelay.progress import log, spinner
+from bertrelay.report import model_name, write_report
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import train
@@ -35,6 +36,7 @@ from domain.biomedical.ner.decoding import LabelSet
 from domain.biomedical.ner.metrics import count_entities, entity_metrics, which_are_right
 from domain.biomedical.ner.model import EntityModel, WordSequences, save_model, start_model
 from domain.biomedical.ner.predict import Decoded, decode
+from domain.biomedical.ner.report import training_report
 from domain.biomedical.ner.settings import NerSettings
 from domain.sampling import uniform_draws
 from domain.text.windows import Integers, ranges
@@ -63,6 +65,7 @@ def run(settings: NerSettings, context: StageContext) -> Metrics:
             gold = sum(len(example.entities) + len(example.untaggable) for example in dev)
             metrics |= {"temperature": model.temperature, "dev/gold_entities": gold}
         save_model(model, context.output / "model")
+        write_report(training_report(model_name(settings.base), labels.types, len(examples)), context)
     return {**metrics, "train_sentences": len(examples), "train_words": len(task.tags), **shared}
 
 

@@ -14,6 +14,7 @@ from bertrelay.device import ComputePrecision, default_device
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.files import atomic_write, write_json
 from bertrelay.progress import progress
+from bertrelay.report import identity, write_report
 from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.calibration import expected_calibration_error
 from domain.biomedical.qa.data import Question
@@ -21,6 +22,7 @@ from domain.biomedical.qa.metrics import Pools, Score, best_answers, factoid_met
 from domain.biomedical.qa.model import AnswerModel, load_model
 from domain.biomedical.qa.predict import answer_blocks, log_too_long
 from domain.biomedical.qa.question_files import bioasq_golds, question_format_of, read_all
+from domain.biomedical.qa.report import evaluation_report
 from domain.biomedical.qa.settings import QaEvaluateSettings, QuestionSource
 from domain.biomedical.qa.spans import NO_SPANS, Spans, probabilities
 from domain.biomedical.qa.subwords import PairSplitter, count_long_answers, gold_spans
@@ -56,7 +58,8 @@ def run(settings: QaEvaluateSettings, context: StageContext) -> Metrics:
     else:
         write_json(context.output / "predictions.json", answers)
         _write_nbest(pools, ranked, chances, context.output / "nbest.jsonl")
-    write_json(context.output / "slices.json", slices(_with_answers_of_contexts(pools, ranked), score_of))
+    by_slice = slices(_with_answers_of_contexts(pools, ranked), score_of)
+    write_json(context.output / "slices.json", by_slice)
     write_json(context.output / "examples.json", shown, compact=True)
     subwords = PairSplitter(model.tokenizer)(questions)
     golds = gold_spans(questions, subwords)
@@ -65,7 +68,7 @@ def run(settings: QaEvaluateSettings, context: StageContext) -> Metrics:
         name: expected_calibration_error(probabilities(ranked, temperature)[pools.with_gold, 0], is_right)
         for name, temperature in {"ece": model.temperature, "ece_uncalibrated": 1.0}.items()
     }
-    return {
+    metrics: Metrics = {
         **squad_metrics(score_of, pools.scored, intervals=True),
         "scored": len(score_of),
         **_bioasq(questions, spans, settings.test),
@@ -78,6 +81,9 @@ def run(settings: QaEvaluateSettings, context: StageContext) -> Metrics:
         "beyond_max_answer_tokens": count_long_answers(questions, golds, model.max_answer_tokens),
         "answered": sum(answer != "" for answer in answers.values()),
     }
+    same_data = identity("f1", [(question.question, question.gold_texts) for question in pools.scored])
+    write_report(evaluation_report(metrics, by_slice, shown, same_data), context, with_text=settings.with_text)
+    return metrics
 
 
 def _find_spans(

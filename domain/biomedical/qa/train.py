@@ -18,6 +18,7 @@ from bertrelay.errors import RequestError
 from bertrelay.inference.batches import compute_blocks
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_processes
 from bertrelay.progress import log, spinner
+from bertrelay.report import model_name, write_report
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import train
@@ -28,6 +29,7 @@ from domain.biomedical.qa.metrics import Pools, best_threshold, scores, squad_me
 from domain.biomedical.qa.model import AnswerModel, save_model, start_model
 from domain.biomedical.qa.predict import find_spans, log_too_long
 from domain.biomedical.qa.question_files import read_all
+from domain.biomedical.qa.report import training_report
 from domain.biomedical.qa.settings import QaSettings
 from domain.biomedical.qa.spans import Spans, probabilities
 from domain.biomedical.qa.subwords import (
@@ -63,6 +65,7 @@ def run(settings: QaSettings, context: StageContext) -> Metrics:
         else:
             log("there is no dev data: the probabilities of this model are not calibrated; add questions as `dev`")
         save_model(model, context.output / "model")
+        write_report(training_report(model_name(settings.base), task.questions), context)
     counts = {"train_questions": task.questions, "train_windows": len(task.golds)}
     return {**metrics, **counts, "answered_windows": int(task.is_answered.sum()), **shared}
 

@@ -7,13 +7,14 @@ import pandas as pd
 import pytest
 from pydantic import ValidationError
 from scipy.special import expit
-from sklearn.metrics import brier_score_loss, roc_auc_score
+from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 from synthetic_patients import stays, write_stays
 
 from bertrelay.cache import Cache
 from bertrelay.compute.engine import LOCAL_ENGINE, Engine
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.process_group import ProcessGroup
+from bertrelay.report import read_report
 from bertrelay.stage import StageContext
 from domain.clinical import chunks, train
 from domain.clinical.aggregation import aggregate
@@ -120,6 +121,20 @@ def test_scores_are_those_of_the_model_that_was_saved_and_metrics_and_alarms_are
     assert metrics["alarms"] == raised.sum()
     assert metrics["alarm_recall"] == pytest.approx((raised & test["readmitted"]).sum() / test["readmitted"].sum())
     assert metrics["alarm_precision"] == pytest.approx(test[raised]["readmitted"].mean())
+
+
+def test_the_headlines_of_the_report_follow_from_the_scores(trained):
+    report = read_report(trained[1])
+    test = pd.read_parquet(trained[1] / "scores.parquet").query("split == 'test'")
+    auroc, ratio, auprc = (headline.measure.value for headline in report.headlines)
+    assert auroc == pytest.approx(roc_auc_score(test["readmitted"], test["probability"]))
+    assert ratio == pytest.approx(test["readmitted"].sum() / test["calibrated"].sum())
+    assert auprc == pytest.approx(average_precision_score(test["readmitted"], test["probability"]))
+    counts, _ = np.histogram(test["calibrated"], 20, (0, 1))
+    bars = report.headlines[1].chart.bars
+    assert [count for _, count in bars] == [count if count >= 10 else 0 for count in counts]
+    assert f"tested on {len(test)} of other patients" in report.summary[1]
+    assert f"{test['readmitted'].sum()} with the outcome" in report.headlines[0].data
 
 
 def test_curves_and_slices_are_written_and_small_groups_are_not(trained):

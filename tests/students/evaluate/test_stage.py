@@ -12,6 +12,7 @@ from sentence_transformers.sentence_transformer.evaluation import TranslationEva
 
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.report import read_report
 from students import shrink
 from students.evaluate.settings import EvaluateSettings
 from students.evaluate.stage import run
@@ -230,6 +231,23 @@ def test_the_picture_shows_each_sentence_in_every_language(context, models, toy)
     vectors = SentenceEncoder.load(models["model"]).encode(texts, precision="fp32").astype(np.float64)
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     np.testing.assert_allclose(picture["matrix"], units @ units.T, atol=1e-5)
+
+
+def test_the_headlines_of_the_report_are_means_of_the_metrics(context, models, toy, tmp_path):
+    sts = {"a": sts_file(tmp_path / "a.tsv", [row[0] for row in toy.test])}
+    metrics = evaluate(context, **models, parallel=[toy.source("test")], sts=sts, recall_at=3)
+    accuracy, correlation, recall = read_report(context.output).headlines
+    for headline, names in (
+        (accuracy, ["translation_accuracy/de-en", "translation_accuracy/fr-en"]),
+        (correlation, ["sts/a/spearman_cosine"]),
+        (recall, ["recall_at_3/de", "recall_at_3/fr"]),
+    ):
+        for field, end in (("value", ""), ("low", "_low"), ("high", "_high")):
+            assert getattr(headline.measure, field) == pytest.approx(np.mean([metrics[name + end] for name in names]))
+    assert recall.beside[0].value == metrics["recall_at_3/en"]
+    assert {row: measures[0].value for row, measures in accuracy.chart.rows.items()} == {
+        language: metrics[f"translation_accuracy/{language}-en"] for language in ("de", "fr")
+    }
 
 
 def test_with_a_teacher_of_another_size_similarities_are_compared_only_and_nothing_is_searched(

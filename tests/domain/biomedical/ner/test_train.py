@@ -16,6 +16,7 @@ from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError
 from bertrelay.fingerprint import leaves
 from bertrelay.model.tokenizer import load_tokenizer
+from bertrelay.report import read_report
 from bertrelay.stage import StageContext
 from domain.biomedical.documents.tags import TokenSpan
 from domain.biomedical.ner import evaluate as evaluation
@@ -119,6 +120,12 @@ def test_entities_are_learned_and_scored_as_seqeval_scores_the_written_tags(lear
     assert scores["ece"] is not None
     shown = json.loads((tmp_path / "scores" / "examples.json").read_text())
     assert set(shown["right"][0]) == {"tokens", "gold", "predicted"}
+    f1, _ = read_report(tmp_path / "scores").headlines
+    assert f1.measure.value == pytest.approx(report["micro avg"]["f1-score"])
+    of_types = {name: measures[0].value for name, measures in f1.chart.rows.items()}
+    assert of_types == pytest.approx({name: report[name]["f1-score"] for name in ("Chemical", "Disease")})
+    summary = read_report(tmp_path / "trained").summary
+    assert "to mark Chemical and Disease in text, from 120 annotated sentences" in summary[0]
 
 
 def test_every_gold_entity_of_any_file_counts(tiny_bert, tmp_path, capsys):

@@ -1,6 +1,7 @@
 """The files and metrics of a model's answers, against counts by hand."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ from synthetic_questions import ask, find_answers, many, start_answerer, write
 
 from bertrelay.cache import Cache
 from bertrelay.device import ComputePrecision
+from bertrelay.report import read_report
 from bertrelay.stage import StageContext
 from domain.biomedical.qa import evaluate as evaluation
 from domain.biomedical.qa.data import Answer, Question
@@ -43,6 +45,12 @@ def evaluate(folder, model, questions, **more):
 def bare(text):
     """A text of small letters as SQuAD compares it."""
     return " ".join(word for word in text.split() if word not in {"a", "an", "the"})
+
+
+def word_f1(answer, gold):
+    """F1 of the words of two texts, as SQuAD counts them."""
+    first, second = Counter(bare(answer).split()), Counter(bare(gold).split())
+    return 2 * (first & second).total() / (first.total() + second.total())
 
 
 def read_nbest(folder):
@@ -83,6 +91,12 @@ def test_answers_are_written_and_scored_as_they_are_given(model, tmp_path):
         assert [row["probability"] for row in written] == pytest.approx(chances, abs=1e-5)
         texts = [q.context[candidate.start : candidate.end] if candidate.start >= 0 else "" for candidate in expected]
         assert [row["text"] for row in written] == texts
+    f1, _ = read_report(tmp_path / "scores").headlines
+    values = [
+        max(word_f1(answers[q.id], answer.text) for answer in q.answers) if q.answers else answers[q.id] == ""
+        for q in questions
+    ]
+    assert f1.measure.value == pytest.approx(np.mean(values))
     examples = json.loads((tmp_path / "scores" / "examples.json").read_text())
     assert examples["right"]
     for example in [*examples["right"], *examples["wrong"]]:

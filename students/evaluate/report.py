@@ -1,0 +1,91 @@
+"""The report of evaluating a student."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bertrelay.report import Headline, Matrix, Measure, Section, StageReport, dots, identity
+from bertrelay.stage import Metrics
+from students.parallel.pairs import Translations
+from students.parallel.settings import ENGLISH
+from teachers.evaluation.sts import StsPairs
+from teachers.report import sts_headline
+
+ACCURACY, LOOKUP = "translation_accuracy", "lookup_accuracy"
+
+
+def evaluation_report(
+    metrics: Metrics,
+    parallel: Mapping[str, Translations],
+    sts: Mapping[str, StsPairs],
+    picture: Mapping[str, Any] | None = None,
+) -> StageReport:
+    """The report of an evaluation.
+
+    parallel, sts: the test data, from which stages on the same data are recognised. picture: similarities.
+    """
+    headlines = [
+        translation_headline(metrics, parallel),
+        sts_headline(metrics, {name: pairs.rows() for name, pairs in sts.items()}),
+        _recall_headline(metrics, parallel),
+    ]
+    sections = []
+    if picture:
+        matrix = Matrix(
+            title="Cosine similarity of sentences and their translations",
+            rows=picture["rows"],
+            columns=picture["labels"],
+            values=picture["matrix"],
+        )
+        sections.append(Section(title="Similarity", blocks=[matrix]))
+    return StageReport(headlines=[headline for headline in headlines if headline], sections=sections)
+
+
+def translation_headline(metrics: Metrics, parallel: Mapping[str, Translations]) -> Headline | None:
+    """The mean accuracy into English, the direction of published results, beside word-for-word lookup."""
+    if not parallel:
+        return None
+    languages = list(parallel)
+    names, lookups = ([f"{name}/{language}-{ENGLISH}" for language in languages] for name in (ACCURACY, LOOKUP))
+    labels = {
+        language: [(name, ""), (lookup, "word-for-word lookup")]
+        for language, name, lookup in zip(languages, names, lookups, strict=True)
+    }
+    lookup = Measure.mean_of(metrics, lookups, "word-for-word lookup")
+    return Headline(
+        title="Translation accuracy into English",
+        measure=Measure.mean_of(metrics, names),
+        metrics=names,
+        data=f"{_sizes(parallel)} of {len(languages):,} languages",
+        beside=[] if lookup.value is None else [lookup],
+        identity=identity(ACCURACY, {language: [pairs.english, pairs.other] for language, pairs in parallel.items()}),
+        model="model",
+        chart=dots(metrics, labels, "Translation accuracy into English, by language"),
+    )
+
+
+def _recall_headline(metrics: Metrics, parallel: Mapping[str, Translations]) -> Headline | None:
+    """The mean recall of queries in other languages in the teacher's English index, beside that of English queries."""
+    depth = next(
+        (name.split("/")[0] for name in metrics if name.startswith("recall_at_") and "ratio" not in name), None
+    )
+    names = [f"{depth}/{language}" for language in parallel if f"{depth}/{language}" in metrics]
+    if depth is None or not names:
+        return None
+    english = Measure.of(metrics, f"{depth}/{ENGLISH}", "the same in English")
+    languages = [name.removeprefix(f"{depth}/") for name in names]
+    return Headline(
+        title=f"Recall@{depth.removeprefix('recall_at_')} in the teacher's index",
+        measure=Measure.mean_of(metrics, names),
+        metrics=names,
+        data=f"queries in {len(languages):,} languages, with an English index",
+        beside=[english],
+        identity=identity(depth, {language: [pairs.english, pairs.other] for language, pairs in parallel.items()}),
+        model="model",
+        chart=dots(metrics, dict(zip(languages, ([(name, "")] for name in names), strict=True)), "Recall, by language"),
+    )
+
+
+def _sizes(parallel: Mapping[str, Translations]) -> str:
+    sizes = sorted({len(pairs.other) for pairs in parallel.values()})
+    numbers = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
+    return f"{numbers} sentences in each"
