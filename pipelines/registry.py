@@ -26,8 +26,8 @@ STAGES = {
         ("samples.questions", 1, "settings:QuestionSettings", "papers:run_questions", ""),
         ("samples.sbert-paper", 2, "settings:SbertPaperSettings", "sentence_files:run_sbert_paper", ""),
     ],
-    "pipelines.report": [
-        ("report.card", 2, "card_settings:CardSettings", "card:run", ""),
+    "pipelines.cards": [
+        ("report.card", 3, "settings:CardSettings", "card:run", ""),
     ],
     "bertrelay": [
         ("bertrelay.encode", 2, "encode_stage:EncodeSettings", "encode_stage:run", ""),

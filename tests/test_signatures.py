@@ -5,8 +5,8 @@ from pydantic import Field
 from signatures import check_signature
 
 from bertrelay.settings import Settings
-from pipelines.report.card import write_card
-from pipelines.report.card_settings import CardSettings
+from pipelines.cards.card import write_card
+from pipelines.cards.settings import CardSettings
 from students.mining.bitext import mine, mine_files
 from students.mining.negatives import mine_negatives
 from students.mining.settings import MineOptions, MineSettings, NegativeSettings

@@ -15,6 +15,7 @@ from pydantic import Field
 from bertrelay.errors import RequestError
 from bertrelay.settings import Seed, Settings
 from pipelines import registry
+from pipelines.cards.settings import CardSettings
 from pipelines.cli.options import (
     Fields,
     JsonOption,
@@ -32,7 +33,6 @@ from pipelines.recipe.settings_table import settings_lines
 from pipelines.recipe.steps import Recipe, read_recipe
 from pipelines.recipe.text import built_in_names, find_recipe
 from pipelines.recipe.validation import unknown
-from pipelines.report.card_settings import CardSettings
 from pipelines.run.errors import disk_explained
 from pipelines.run.plan import Action, Plan, RunOptions, left_behind, make_plan, plan_json, save_digests, short_path
 from pipelines.run.store import REPORT, latest_name
@@ -244,7 +244,7 @@ def card(
       --results runs/multi30k/student/latest --results runs/multi30k/test/latest
     """
     check_request(model)
-    from pipelines.report.card import write_card
+    from pipelines.cards.card import write_card
 
     given = {name: value for name, value in settings.items() if value} | (
         {"name": options.name} if options.name else {}

@@ -9,7 +9,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from bertrelay.languages import EachOnce, LanguageCode
-from bertrelay.settings import EncoderSource, InputFile, Settings, UsedWith
+from bertrelay.settings import InputFile, ModelSource, Settings, UsedWith
 
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
@@ -17,7 +17,7 @@ HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 @cache
 def known_licenses() -> list[str]:
     """The identifiers of licenses that Hugging Face's cards have."""
-    return files("pipelines.report").joinpath("licenses.txt").read_text("utf-8").split()
+    return files("pipelines.cards").joinpath("licenses.txt").read_text("utf-8").split()
 
 
 def _license(value: str) -> str:
@@ -43,10 +43,11 @@ HubName = Annotated[str, AfterValidator(_hub_name)]
 
 
 class CardSettings(Settings):
-    """A copy of a sentence encoder, in `model/`, with a model card for Hugging Face's hub as its README.md."""
+    """A copy of a model, in `model/`, with a model card for Hugging Face's hub as its README.md."""
 
-    model: EncoderSource
-    """Encoder: a model folder, `@stage/model`, `package:name/path` or a hub id."""
+    model: ModelSource
+    """Encoder, tagger, question answerer, scorer of pairs or outcome model: a model folder, `@stage/model`,
+    `package:name/path` or a hub id."""
     results: Annotated[list[InputFile], Field(min_length=1)]
     """Folders of finished stages: of trainings the card has data, settings and times, of evaluations the metrics."""
     name: HubName
@@ -58,7 +59,7 @@ class CardSettings(Settings):
     license_link: Annotated[str | None, UsedWith(license="other")] = None
     """Link to a license called `other`."""
     languages: Annotated[list[LanguageCode], EachOnce] = []
-    """Languages that the model is for; English and those of the training data when empty."""
+    """Languages that the model is for; of an encoder English and those of its training data when empty."""
     base_model: list[HubName] = []
     """Hub ids of the models it was made from, beside those that a recipe names."""
     teacher: HubName | None = None

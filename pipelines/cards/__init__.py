@@ -1,0 +1,1 @@
+"""Model cards for every kind of model folder, from recorded facts."""
