@@ -3,19 +3,30 @@
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 from importlib import import_module
 from multiprocessing.connection import wait
-from types import SimpleNamespace
 
 from pipelines.cli import main
-from pipelines.run import launch
+
+ELASTIC = "torch.distributed.elastic"
+"""The package of torchrun's launcher."""
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     ["bertrelay.training.loop", "bertrelay.encode_files", "pipelines.cli.app", "torch._dynamo"]
 )
+
+
+def rank_environments(processes):
+    """The environment of each of `processes` on the CPU, as torchrun sets it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    sizes = {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes), "ACCELERATE_USE_CPU": "true"}
+    return [{**os.environ, **address, **sizes, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
 
 
 def finish(started, seconds=120.0):
@@ -54,17 +65,20 @@ def run_command(words, folder, printed, constants):
         module, _, constant = name.rpartition(".")
         setattr(import_module(module), constant, value)
     sys.argv[1:] = words
-    launch.subprocess = SimpleNamespace(Popen=fork_again, TimeoutExpired=subprocess.TimeoutExpired)
+    if "--processes" in words:
+        handler = import_module(f"{ELASTIC}.multiprocessing.subprocess_handler.subprocess_handler")
+        handler.Popen = fork_again
     main()
 
 
-def fork_again(command, env, **how):
+def fork_again(args, env, **options):
     """As `Popen`, though nothing is loaded: the child continues in `main`."""
 
     def work():
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # Popen waits for the end of one
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)  # not what the parent does
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         os.environ.update(env)
         try:
             main()
@@ -72,4 +86,4 @@ def fork_again(command, env, **how):
             sys.stdout.flush()
             os._exit(ended.code)
 
-    return subprocess.Popen(command, env=env, preexec_fn=work, **how)
+    return subprocess.Popen(args, env=env, preexec_fn=work, **options)

@@ -24,9 +24,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command and ends the process: 0 done, 1 the work failed, 2 a wrong request, 129, 130 or 143 stopped."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # as it is with sys.stderr
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    words = [word for word in given if word not in ANYWHERE]
-    code = _exit_code(words, DEBUG in given, SENSITIVE in given, GROUP_READ in given)
+    requested = list(sys.argv[1:] if arguments is None else arguments)
+    words = [word for word in requested if word not in ANYWHERE]
+    code = _exit_code(words, DEBUG in requested, SENSITIVE in requested, GROUP_READ in requested)
     if code and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -37,10 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _exit_code(arguments: list[str], debug: bool, sensitive: bool = False, group_read: bool = False) -> int:
     sensitive = sensitive or any(arguments[: len(words)] == list(words) for words in ALWAYS_SENSITIVE)
     try:
-        from pipelines.run.launch import die_with_parent  # here, so that Ctrl-C while all this loads is no error either
-
-        die_with_parent()
-        from pipelines.cli.app import app
+        from pipelines.cli.app import app  # here, so that Ctrl-C while all this loads is no error either
         from pipelines.cli.stdin import check_dashes
         from pipelines.run.errors import disk_explained
 

@@ -1,19 +1,16 @@
-"""Starts the processes of `--processes N`, passes signals on to them, and lets none outlive the others.
+"""Starts the processes of `--processes N` by torchrun's launcher, and shows the one error that ended them.
 
-Each worker is the same command again, with its place among the others in its environment.
+torchrun sets their environment, passes signals on and ends the others when one has failed; its own table of errors is
+replaced by the error of the process that failed first.
 """
 
-import ctypes
 import json
-import math
+import logging
 import os
 import signal
-import socket
-import subprocess
 import sys
-import threading
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,22 +18,20 @@ from bertrelay.device import cpu_is_requested
 from bertrelay.errors import RequestError
 from bertrelay.process_group import ProcessGroup
 from bertrelay.progress import log
-from bertrelay.signals import on_stop_signal
+from bertrelay.signals import STOPPING
 
-PARENT = "BERTRELAY_PARENT"
 ERRORS = "BERTRELAY_ERRORS"
-"""The folder in which each worker leaves its error, so that one of them is shown and not all."""
+"""The folder into which each process writes its error."""
 
-GRACE_SECONDS = 20.0
-SETTLE_SECONDS = 3.0
-POLL_SECONDS = 0.05
-PR_SET_PDEATHSIG = 1
-LATE = (1, -signal.SIGABRT)
-"""What a worker ends with whose work failed, or that merely lost another one: torch's threads may abort it."""
+SECONDS_TO_SAVE = "120"
+"""Time that a process has to save its state after a stop signal."""
+
+LOST = (1, -signal.SIGABRT)
+"""Exit codes of a process that merely lost another one: torch's threads may abort it."""
 
 
 def check_process_group(processes: int | None) -> ProcessGroup:
-    """The place of this process among those of a launcher. Raises RequestError when `--processes` differs."""
+    """The rank of this process among those of a launcher. Raises RequestError when `--processes` differs."""
     process_group = ProcessGroup.from_environment()
     if "RANK" in os.environ and processes not in (None, process_group.size):
         raise RequestError(
@@ -55,42 +50,56 @@ def launch_again(processes: int) -> int:
 def launch(command: Sequence[str], processes: int) -> int:
     """Runs `command` in so many processes and waits for them; shows the one error that ended them.
 
-    Returns 0, or the exit code of the process that failed.
+    Returns 0, or the exit code of the process that failed first. Raises RequestError when there are too few GPUs.
     """
-    environments = worker_environments(processes)
-    workers: list[subprocess.Popen[bytes]] = []
+    os.environ.update(shared_environment(processes))
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    def pass_on(number: int) -> None:
-        for worker in workers:
-            worker.send_signal(number)
-
-    with TemporaryDirectory(prefix="bertrelay-") as errors, on_stop_signal(pass_on):
-        # In a session of their own, a Ctrl-C of the terminal reaches the workers once: from here.
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        run_id="bertrelay",
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="127.0.0.1",
+        max_restarts=0,
+        # Under nohup SIGHUP stays ignored.
+        signals_to_handle=",".join(number.name for number in STOPPING if signal.getsignal(number) != signal.SIG_IGN),
+    )
+    with TemporaryDirectory(prefix="bertrelay-") as errors, _without_logs():
+        os.environ[ERRORS] = errors
         try:
-            workers.extend(
-                subprocess.Popen(command, env={**environment, ERRORS: errors}, start_new_session=True)
-                for environment in environments
-            )
-            failed = _wait(workers)
-        finally:
-            _end(workers)
-        return _explained(failed, Path(errors)) if failed else 0
+            elastic_launch(config, command[0])(*command[1:])
+        except ChildFailedError as error:
+            codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
+            failed = {rank: code for rank, code in codes.items() if code != -signal.SIGTERM}  # else ended by torchrun
+            return _explain(failed or codes, Path(errors))
+        except SignalException as stop:
+            return _explain({0: 128 + int(stop.sigval)}, Path(errors))
+    return 0
 
 
-def worker_environments(processes: int) -> list[dict[str, str]]:
-    """The environment of each worker, as torchrun would set it. Raises RequestError when there are too few GPUs."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    shared = {
-        "WORLD_SIZE": str(processes),
-        "LOCAL_WORLD_SIZE": str(processes),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        PARENT: str(os.getpid()),
-    }
+@contextmanager
+def _without_logs() -> Iterator[None]:
+    """Silences the logs of this process, in which torchrun would print its own table of errors."""
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def shared_environment(processes: int) -> dict[str, str]:
+    """The variables of all processes: their threads, and the CPU where there is no accelerator.
+
+    Raises RequestError when there are too few GPUs.
+    """
     threads = str(max(1, _cores() // processes))
     defaults = {"OMP_NUM_THREADS": threads, "RAYON_NUM_THREADS": threads}  # of torch, and of tokenizers
+    defaults["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = SECONDS_TO_SAVE
     gpus = 0 if cpu_is_requested() else gpu_count()
     if 0 < gpus < processes:
         raise RequestError(
@@ -99,13 +108,11 @@ def worker_environments(processes: int) -> list[dict[str, str]]:
         )
     if not gpus:
         defaults["ACCELERATE_USE_CPU"] = "true"
-    return [
-        {**defaults, **os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)
-    ]
+    return {name: os.environ.get(name, value) for name, value in defaults.items()}
 
 
 def gpu_count() -> int:
-    """How many GPUs torch could use; asking touches none of them."""
+    """The number of GPUs that torch could use; none of them is touched."""
     import torch
 
     return torch.cuda.device_count()
@@ -115,25 +122,12 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _wait(workers: Sequence[subprocess.Popen[bytes]]) -> dict[int, int]:
-    """Waits until all are done, or one has failed; the exit codes of those that failed, by rank.
+def _explain(failed: Mapping[int, int], errors: Path) -> int:
+    """Shows the error of the process that failed first; returns its exit code, as a shell gives it.
 
-    After one that merely lost another, that other has a moment to fail too.
+    failed: rank to exit code. errors: the folder of the processes' own errors.
     """
-    deadline = math.inf
-    while True:
-        codes = [worker.poll() for worker in workers]
-        failed = {rank: code for rank, code in enumerate(codes) if code}
-        if None not in codes or time.monotonic() > deadline or any(code not in LATE for code in failed.values()):
-            return failed
-        if failed:
-            deadline = min(deadline, time.monotonic() + SETTLE_SECONDS)
-        time.sleep(POLL_SECONDS)
-
-
-def _explained(failed: Mapping[int, int], errors: Path) -> int:
-    """Shows the error of the process that failed first; its exit code, as a shell gives it."""
-    killed = [rank for rank, code in failed.items() if code < 0 and code not in LATE]
+    killed = [rank for rank, code in failed.items() if code < 0 and code not in LOST]
     for path in sorted(errors.iterdir(), key=lambda path: path.stat().st_mtime_ns) if not killed else []:
         rank, report = int(path.stem), json.loads(path.read_text(encoding="utf-8"))
         code, message = int(report["code"]), report["message"]
@@ -154,7 +148,7 @@ def _explained(failed: Mapping[int, int], errors: Path) -> int:
 
 
 def leave_error(message: str, code: int) -> bool:
-    """In a worker, leaves its error for the launcher to show; False where there is no launcher."""
+    """In a process that `launch` started, leaves its error for it to show; False elsewhere."""
     if ERRORS not in os.environ:
         return False
     path = Path(os.environ[ERRORS], f"{ProcessGroup.from_environment().rank}.json")
@@ -163,36 +157,3 @@ def leave_error(message: str, code: int) -> bool:
     except OSError:  # of a full disk, say: then every process shows its own
         return False
     return True
-
-
-def _end(workers: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Asks those still at work to stop, and after a while makes them."""
-    for worker in workers:
-        if worker.poll() is None:
-            worker.terminate()
-    deadline = time.monotonic() + GRACE_SECONDS
-    for worker in workers:
-        try:
-            worker.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            worker.kill()
-            worker.wait()
-
-
-def die_with_parent() -> None:
-    """Called first in a worker: whatever happens to the parent, SIGKILL included, this process does not live on."""
-    if PARENT not in os.environ:
-        return
-    parent = int(os.environ.pop(PARENT))
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    else:
-        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-    if os.getppid() != parent:  # it died before this process asked for the signal
-        os._exit(1)
-
-
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from forked import CONTEXT, finish
+from forked import CONTEXT, finish, rank_environments
 
 from bertrelay import device, encode_files
 from bertrelay.cache import Cache
@@ -20,7 +20,6 @@ from bertrelay.inference.run_model import fill_shards
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.process_group import ProcessGroup, check_shared, join_processes, map_over_processes
 from bertrelay.stage import StageContext
-from pipelines.run.launch import worker_environments
 
 LINES = [f"A dog {number}." for number in range(61)]
 
@@ -103,7 +102,7 @@ def folder(tmp_path_factory):
 def reported(tiny_encoder, folder):
     """The outcome of each of `calls`, and the threads left at the end, in the first and in the second process."""
     tiny_encoder("bert", ["A dog runs.", "0 1 2 3 4 5 6 7 8 9"]).save(folder / "model")
-    both = [CONTEXT.Process(target=worker, args=(folder, environment)) for environment in worker_environments(2)]
+    both = [CONTEXT.Process(target=worker, args=(folder, environment)) for environment in rank_environments(2)]
     for process in both:
         process.start()
     assert finish(both) == [0, 0]

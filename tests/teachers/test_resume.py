@@ -5,7 +5,7 @@ import json
 import os
 
 import pytest
-from forked import CONTEXT, finish
+from forked import CONTEXT, finish, rank_environments
 
 from bertrelay.cache import Cache
 from bertrelay.evaluation import statistics
@@ -13,7 +13,6 @@ from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, join_processes
 from bertrelay.stage import StageContext
 from bertrelay.training.loop import Training
 from pipelines.registry import REGISTRY
-from pipelines.run.launch import worker_environments
 from pipelines.samples.sentence_files import write_sbert_paper
 from pipelines.samples.settings import SbertPaperSettings
 
@@ -165,7 +164,7 @@ def test_two_processes_learn_the_same_as_one_with_micro_batches_too(data, base, 
     in_parts = {name: {"device_tokens": 50} if name in IN_BATCH else {} for name in NAMES}
     shared_out = {name: (kind, {**settings, **in_parts[name]}) for name, (kind, settings) in stages.items()}
     (tmp_path / "two/stages.json").write_text(json.dumps(shared_out))
-    environments = [{**arguments, "OMP_NUM_THREADS": "1"} for arguments in worker_environments(2)]
+    environments = [{**arguments, "OMP_NUM_THREADS": "1"} for arguments in rank_environments(2)]
     both = [(tmp_path / "two/stages.json", environment) for environment in environments]
     started = [CONTEXT.Process(target=learn_all, args=arguments) for arguments in both]
     for process in started:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from filelock import FileLock
-from forked import CONTEXT, finish
+from forked import CONTEXT, finish, rank_environments
 
 from bertrelay import encode_files
 from bertrelay.compute.work import Work
@@ -32,7 +32,6 @@ from bertrelay.inference import encode as encoding
 from bertrelay.inference.run_model import Scan, add_columns, open_run
 from bertrelay.inputs import note_input
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, join_processes
-from pipelines.run.launch import worker_environments
 
 COUNT, IN_SHARD = 41, 8
 NUMBERS = [(7 * row) % 23 for row in range(COUNT)]
@@ -300,7 +299,7 @@ def test_two_processes_write_the_bytes_of_one(tiny_encoder, tmp_path, monkeypatc
     tiny_encoder("bert", ["0 1 2 3 4 5 6 7 8 9"]).save(tmp_path / "encoder")
     write_numbers(tmp_path, NUMBERS)
     write_model(tmp_path, 3)
-    both = [CONTEXT.Process(target=run_all, args=(tmp_path, environment)) for environment in worker_environments(2)]
+    both = [CONTEXT.Process(target=run_all, args=(tmp_path, environment)) for environment in rank_environments(2)]
     for process in both:
         process.start()
     assert finish(both) == [0, 0]

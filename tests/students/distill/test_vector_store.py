@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from forked import CONTEXT, finish
+from forked import CONTEXT, finish, rank_environments
 
 from bertrelay import encode_files
 from bertrelay.cache import Cache
@@ -20,7 +20,6 @@ from bertrelay.errors import WorkError
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.privacy import sensitive_data
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, join_processes
-from pipelines.run.launch import worker_environments
 from students.distill import vector_store as module
 from students.distill.vector_store import VectorStore, spans_of
 from students.teacher import lookup_digests
@@ -191,7 +190,7 @@ def worker(folder, environment):
 
 def test_two_processes_share_the_work_and_get_the_vectors_of_one(teacher, tmp_path):
     teacher.save(tmp_path / "model")
-    both = [CONTEXT.Process(target=worker, args=(tmp_path, environment)) for environment in worker_environments(2)]
+    both = [CONTEXT.Process(target=worker, args=(tmp_path, environment)) for environment in rank_environments(2)]
     for process in both:
         process.start()
     assert finish(both) == [0, 0]
