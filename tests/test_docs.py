@@ -1,8 +1,10 @@
 """Commands of README and docs/start.md and the examples of docs/python.md run as typed; what the pages name exists."""
 
+import json
 import re
 import shlex
 import tomllib
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from pipelines.cli.app import app
 from pipelines.recipe.settings_table import with_tables
 from pipelines.recipe.steps import read_recipe
 from pipelines.registry import REGISTRY
+from pipelines.run.store import Done
 from pipelines.samples.hospital import write_hospitals, write_terms
 from pipelines.samples.papers import draw_documents, write_entities, write_papers, write_questions
 from pipelines.samples.sentence_files import PLAIN_FILES, write_plain_files, write_samples, write_sbert_paper
@@ -66,6 +69,8 @@ def place(tiny_encoder, tmp_path_factory):
     student = tiny_encoder("xlm-roberta", texts, layers=2, sizes=sizes, normalize=True)
     (folder / STUDENT).parent.mkdir(parents=True)
     student.save(folder / STUDENT)
+    done = Done({"uses": "students.distill"}, {"train_steps": 1}, {}, {}, "", "", 1.0)
+    (folder / STUDENT).with_name("done.json").write_text(json.dumps(asdict(done)))
     write_papers(folder, documents=150)
     write_hospitals(folder)
     write_heads(folder)
@@ -119,6 +124,34 @@ def test_the_commands_of_readme_run_as_typed(place, monkeypatch):
     assert {"vectors.npy", "vectors.parquet", "pairs.csv", "matrix.png", "found.jsonl", "best.jsonl", "mined.tsv"} <= {
         path.name for path in place.iterdir()
     }
+
+
+def first_examples(command, path="bertrelay"):
+    """Yields the first example in the help of each command, and its options."""
+    for name, inner in sorted(getattr(command, "commands", {}).items()):
+        yield from first_examples(inner, f"{path} {name}")
+    if not hasattr(command, "commands"):
+        lines = (line.strip() for line in command.help.splitlines())
+        options = {option for parameter in command.params for option in parameter.opts}
+        yield next((line for line in lines if line.startswith(path)), f"{path}: no example"), options
+
+
+EXAMPLES = [*first_examples(typer.main.get_command(app))]
+NOT_RUN_BY_HELP = tuple(f"bertrelay {name} " for name in ("run", "samples", "serve", "report"))
+"""They take minutes, run until they are stopped, or need a run; they have tests of their own."""
+
+
+@pytest.mark.promise("The first example in the help of each command runs", about="docs")
+@pytest.mark.parametrize(("line", "options"), EXAMPLES, ids=[line for line, _ in EXAMPLES])
+def test_the_first_example_of_a_commands_help_runs(line, options, place, monkeypatch):
+    assert not line.endswith("no example")
+    if line.startswith(NOT_RUN_BY_HELP):
+        return
+    monkeypatch.chdir(place)
+    monkeypatch.setitem(statistics.with_interval.__kwdefaults__, "resamples", 10)
+    words = [MODELS.get(word, word) for word in shlex.split(line)[1:]]
+    done = CliRunner().invoke(app, [*words, *(["--overwrite"] if "--overwrite" in options else [])])
+    assert done.exit_code == 0, done.exception or done.output
 
 
 @pytest.mark.promise("Examples of the Python API run", about="docs")

@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 from bertrelay.settings import Settings
-from pipelines.cli.biomedical import data, ner, qa
+from pipelines.cli.biomedical import ner, qa
 from pipelines.cli.clinical import outcome, readmission, term_commands
+from pipelines.cli.data import data
 from pipelines.cli.encoders import encoders
 from pipelines.cli.options import PlainGroup, with_options, write_out
 from pipelines.cli.recipes import recipe_commands
@@ -35,8 +36,8 @@ app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(is_requested: bool) -> None:
+    if is_requested:
         write_out(f"bertrelay {version('bertrelay')}")
         raise typer.Exit
 
@@ -65,7 +66,7 @@ def options(
 app.callback()(with_options(options))
 for commands in (recipe_commands, reporting, encoders, comparing, searching, serving):
     app.add_typer(commands)
-app.add_typer(data, name="data", rich_help_panel="Biomedical")
+app.add_typer(data, name="data", rich_help_panel="Data")
 app.add_typer(ner, name="ner", rich_help_panel="Biomedical")
 app.add_typer(qa, name="qa", rich_help_panel="Biomedical")
 app.add_typer(term_commands)

@@ -1,6 +1,5 @@
-"""`bertrelay readmission score`, `outcome score`, `data audit` and `terms`: what is done with clinical models."""
+"""`bertrelay readmission score`, `outcome score` and `terms`: what is done with clinical models."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -10,15 +9,12 @@ from bertrelay.compute.engine import Engine
 from bertrelay.errors import RequestError
 from bertrelay.files import check_output
 from bertrelay.settings import ModelSource
-from domain.checks import exit_code, findings_json, report
-from domain.clinical.settings import AuditSettings, OutcomeName, ScoreOptions
+from domain.clinical.settings import OutcomeName, ScoreOptions
 from domain.terms import TERM, TermsSettings, describe_terms
-from pipelines.cli.biomedical import data
 from pipelines.cli.options import (
     DATASET_HELP,
     FILE_HELP,
     Fields,
-    JsonOption,
     ModelArgument,
     OutputOptions,
     PlainGroup,
@@ -27,10 +23,12 @@ from pipelines.cli.options import (
     check_idle,
     check_request,
     command,
+    print_document,
     print_result,
     validated,
     write_out,
 )
+from pipelines.cli.stdin import input_file
 from pipelines.run.errors import stopping_at_once
 
 readmission = typer.Typer(
@@ -48,16 +46,16 @@ Write to OUT the probability of an unplanned readmission for each admission in N
 was trained for.
 
 For research only; this is no medical device. A row for each admission: P, the calibrated probability, the number
-of chunks, and the place of the chunk that counts most. JSONL and Parquet have the weights of all chunks. Notes of
-an admission may stand anywhere in the file. Stop it at any time: the same command resumes.
+of chunks, and the position of the chunk that counts most. JSONL and Parquet have the weights of all chunks. The notes
+of an admission need not follow one another. Stop it at any time: the same command resumes.
 
-Places count characters of the admission's notes as they are read, cleaned and joined by empty lines, not of the file.
+Positions count characters of the admission's notes, cleaned and joined by empty lines, and not those of the file.
 The alarm is true where P reaches the model's alarm threshold, which had the requested precision (0.8) with 95 %
-confidence on at least 20 alarms of the validation split; it is empty where no threshold had.
+confidence on at least 20 alarms of the validation split. It is empty for a model without a threshold.
 
 For example:
 
-  bertrelay readmission score runs/clinic/readmission/latest/model notes.csv scores.csv
+  bertrelay readmission score runs/clinic/readmission/latest/model runs/clinic/notes/latest/notes.parquet risk.csv
 
   bertrelay readmission score MODEL notes.jsonl scores.parquet --html page.html --admission @id.txt
 
@@ -67,14 +65,14 @@ OF_ANY = """
 Write to OUT the probability of the outcome that MODEL predicts for each admission in NOTES.
 
 For research only; this is no medical device. MODEL was trained by domain.outcome or domain.readmission, and its folder
-says for which outcome. For deaths and readmissions a row has what `bertrelay readmission score` writes; for lengths
-of stay and diagnoses the likeliest label and its P, and P of each label. Places count characters of the notes as they
-are read, cleaned and joined by empty lines. Score early notes with a model of early notes. Stop it at any time: the
+names the outcome. For deaths and readmissions a row has the columns of `bertrelay readmission score`; for lengths of
+stay and diagnoses the likeliest label and its P, and P of each label. Positions count characters of the notes, cleaned
+and joined by empty lines. Score early notes with a model that was trained on early notes. Stop it at any time: the
 same command resumes.
 
 For example:
 
-  bertrelay outcome score runs/clinic-tasks/mortality/latest/model early.csv scores.csv
+  bertrelay outcome score runs/clinic/readmission/latest/model runs/clinic/notes/latest/notes.parquet outcomes.csv
 """
 
 
@@ -106,8 +104,8 @@ def score(
         str,
         argument(
             "NOTES",
-            "CSV, TSV, JSONL or Parquet with a row for each note, .gz is unpacked; or a dataset: a folder of Parquet "
-            "files, or an address such as s3://BUCKET/FOLDER.",
+            "CSV, TSV, JSONL or Parquet with a row for each note, .gz is unpacked; - is CSV on standard input. Or a "
+            "dataset: a folder of Parquet files, or an address such as s3://BUCKET/FOLDER.",
         ),
     ],
     output: Annotated[
@@ -117,7 +115,7 @@ def score(
     options: ScoreCommand,
     cluster: Engine,
 ) -> None:
-    """Scores for the task of the group that the command is called in, for any where it has none."""
+    """Scores notes for the task of the command's group; `outcome` takes a model of any task."""
     check_request(model)
     settings, admission = options.model_dump(exclude={"as_json"}), options.admission
     if admission is not None and options.page is None:
@@ -127,53 +125,27 @@ def score(
     if admission is not None and admission.startswith("@"):
         file = Path(admission[1:])
         try:
-            found = file.read_text(encoding="utf-8-sig").split()
+            ids = file.read_text(encoding="utf-8-sig").split()
         except (OSError, UnicodeDecodeError) as error:
             raise RequestError(
                 f"--admission: expected a file with an id, found none that can be read at {file} "
                 f"({type(error).__name__})"
             ) from None
-        if len(found) != 1:
-            raise RequestError(f"--admission: expected one id in {file}, found {len(found):,} words; leave one there")
-        settings["admission"] = found[0]
-    is_readmission = context.parent is not None and context.parent.info_name == "readmission"
-    with stopping_at_once():
+        if len(ids) != 1:
+            raise RequestError(f"--admission: expected one id in {file}, found {len(ids):,} words; leave one there")
+        settings["admission"] = ids[0]
+    group = context.parent.info_name if context.parent else None
+    task: OutcomeName | None = "readmission" if group == "readmission" else None
+    with stopping_at_once(), input_file(notes, output, ".csv") as name:
         from bertrelay.data.parquet import is_dataset
         from domain.clinical.predict_files import score_dataset, score_file
 
-        task: OutcomeName | None = "readmission" if is_readmission else None
         if is_dataset(output):
             check_idle({"--html": settings.pop("page"), "--admission": settings.pop("admission")}, "OUT is a dataset")
-            scored = score_dataset(model, notes, output, task=task, engine=cluster, **settings)
+            scored = score_dataset(model, name, output, task=task, engine=cluster, **settings)
         else:
-            scored = score_file(model, notes, output, task=task, engine=cluster, **settings)
-    print_result(scored, output, options.as_json)
-
-
-@command(data)
-def audit(
-    files: Annotated[list[Path], argument("FILE…", "cohort.parquet, notes.parquet, or others with a column split.")],
-    settings: Annotated[Fields, AuditSettings, "near"],
-    shown: JsonOption,
-) -> None:
-    """Find subjects, admissions and texts that train, validation and test share, in all files together.
-
-    Prints counts and row numbers, never a text or an identifier. Ends with exit code 1 at a leak.
-
-    For example:
-
-      bertrelay data audit runs/clinic/cohort/latest/cohort.parquet runs/clinic/notes/latest/notes.parquet
-    """
-    from domain.clinical.leakage import find_split_leakage
-
-    with stopping_at_once():
-        findings = find_split_leakage(files, **settings)
-    if shown.as_json:
-        write_out(json.dumps(findings_json(findings)))
-    else:
-        for line in report(findings):
-            write_out(line, coloured=True)
-    raise typer.Exit(exit_code(findings))
+            scored = score_file(model, name, output, task=task, engine=cluster, **settings)
+    print_result(f"{task or 'outcome'} score", scored, output, options.as_json)
 
 
 class TermsOptions(TableOptions, OutputOptions):
@@ -206,23 +178,23 @@ def terms(
 
     For example:
 
-      bertrelay terms runs/clinic/pretraining/latest/model terms.csv terms
+      bertrelay terms runs/clinic/pretraining/latest/model runs/clinic/hospital/latest/terms.csv terms
 
       bertrelay terms MODEL words.txt terms --ratings rated.tsv --layers last
     """
     check_request(model)
     columns = [options.column or TERM, *filter(None, [options.group])] if options.column or options.group else None
     ratings = None if options.ratings is None else TableOptions().table(options.ratings)
-    given = {"model": ModelSource.parse(model), "terms": options.table(source, columns), "ratings": ratings}
-    checked = validated(TermsSettings, {**given, **settings})
-    with stopping_at_once():
+    with stopping_at_once(), input_file(source, folder) as name:
+        sources = {"model": ModelSource.parse(model), "terms": options.table(name, columns), "ratings": ratings}
+        checked = validated(TermsSettings, {**sources, **settings})
         metrics = describe_terms(checked, folder, overwrite=options.overwrite)
     if options.as_json:
-        write_out(json.dumps({"output": str(folder), "metrics": metrics}))
+        print_document("terms", {"metrics": metrics}, folder)
         return
     from pipelines.report.tables import cell_of, metric_values
 
     first = f"{metrics['terms/count']:,.0f} terms of {metrics['terms/dim']:,.0f} dimensions in {folder}"
-    known = {name: value for name, value in metric_values(metrics).items() if value.interval}
-    rows = [f"{cell_of('', name, 'domain.terms').row}: {value} ({value.interval})" for name, value in known.items()]
+    measured = {name: value for name, value in metric_values(metrics).items() if value.interval}
+    rows = [f"{cell_of('', name, 'domain.terms').row}: {value} ({value.interval})" for name, value in measured.items()]
     write_out("\n".join([first, *rows]))

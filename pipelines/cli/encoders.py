@@ -1,7 +1,7 @@
 """`bertrelay encode`, `evaluate`, `shrink` and `export`: what is done with any sentence encoder."""
 
-import json
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -23,13 +23,14 @@ from pipelines.cli.options import (
     Fields,
     JsonOption,
     ModelArgument,
-    ProcessesOption,
     TableOptions,
+    WorkOptions,
     argument,
     check_idle,
     check_request,
     command,
     distributed,
+    print_document,
     print_result,
     validated,
     write_out,
@@ -52,21 +53,19 @@ ProtocolSettings: type[Settings] = load(PROTOCOLS[0])
 encoders = typer.Typer()
 
 
-class EncodeOptions(ColumnOptions, ProcessesOption):
+class EncodeOptions(ColumnOptions, WorkOptions):
     """Options of reading sentences and writing vectors."""
 
     keep: list[str] = Field(default=[])
     """Columns of a dataset that the output has too."""
     skip_invalid: bool = False
     """Drop invalid records of a file and list them in OUTPUT.rejects.jsonl."""
-    overwrite: bool = False
-    """Replace an existing output, which is an error otherwise."""
 
 
 @command(encoders, rich_help_panel=PANEL)
 def encode(
     model: ModelArgument,
-    source: Annotated[str, argument("INPUT", f"{FILE_HELP} - is standard input.")],
+    source: Annotated[str, argument("INPUT", FILE_HELP)],
     output: Annotated[str, argument("OUTPUT", f"A .npy or .parquet file; {DATASET_HELP}")],
     settings: Annotated[Fields, EncodeSettings, "vectors", "prompt", "precision", "batch_tokens"],
     options: EncodeOptions,
@@ -78,7 +77,7 @@ def encode(
 
     For example:
 
-      bertrelay encode runs/multi30k/student/latest/model sentences.txt vectors.npy
+      bertrelay encode MODEL english.txt vectors.npy
 
       bertrelay encode MODEL table.tsv vectors.parquet --column text --processes 2
 
@@ -93,9 +92,9 @@ def encode(
     check_request(model, options.processes)
     settings |= {"prompt_name": settings.pop("prompt"), "engine": cluster}
     if is_dataset(output):
-        given = {"--skip-invalid": options.skip_invalid, "--format": options.format}
-        given |= {"--no-header": not options.header, "--quoted": options.quoted}
-        check_idle(given, "input and output are Parquet datasets")
+        options_of_files = {"--skip-invalid": options.skip_invalid, "--format": options.format}
+        options_of_files |= {"--no-header": not options.header, "--quoted": options.quoted}
+        check_idle(options_of_files, "input and output are Parquet datasets")
         with distributed(options.processes) as process_group:
             from bertrelay.encode_files import encode_dataset
 
@@ -103,7 +102,7 @@ def encode(
             encoded = encode_dataset(model, source, output, process_group=process_group, **settings)
     else:
         encoded = _encode_file(model, source, Path(output), settings, options)
-    print_result(encoded, output)
+    print_result("encode", encoded, output, options.as_json)
 
 
 def _encode_file(model: str, source: str, output: Path, settings: Fields, options: EncodeOptions) -> Any:
@@ -173,7 +172,7 @@ def evaluate(
 
     For example:
 
-      bertrelay evaluate runs/sbert/stsb/latest/model --protocol sts --data SentEval/data/downstream
+      bertrelay evaluate MODEL --protocol sts --data sbert-paper
 
       bertrelay evaluate glove.840B.300d.txt.gz --protocol sts --protocol senteval --data SentEval/data/downstream
 
@@ -198,7 +197,7 @@ def evaluate(
         check_idle({**names, "--data": data, "--results": shown.results}, "there is no --protocol")
     if shown.as_json:
         together = {name: value for of_kind in metrics.values() for name, value in of_kind.items()}
-        write_out(json.dumps({"model": model, "metrics": together}, ensure_ascii=False, indent=2))
+        print_document("evaluate", {"model": model, "metrics": together})
         return
     for kind, of_kind in metrics.items():
         for _, verdict in verdicts([StageResult(model, kind, of_kind)]):
@@ -232,8 +231,8 @@ def _protocol_metrics(model: str, shown: EvaluateOptions, options: Fields, data:
     options |= {"tasks": [task for task in options["tasks"] or [] if task not in files]}
     options |= {"local": [table for file in files for table in _local_tasks(file)], "data": data and str(data)}
     fields = ProtocolSettings.model_fields
-    given = {name: value for name, value in options.items() if value and value != fields[name].default}
-    whole = {**_source(model, names_hub=bool(options["tasks"])), **given}
+    changed = {name: value for name, value in options.items() if value and value != fields[name].default}
+    whole = {**_source(model, names_hub=bool(options["tasks"])), **changed}
     settings = validated(ProtocolSettings, whole, EVALUATE_OPTIONS)
     metrics: Metrics = load(PROTOCOLS[1])(settings, shown.results)
     return metrics
@@ -253,7 +252,7 @@ def _local_tasks(file: str) -> list[Any]:
 
 
 def _source(model: str, names_hub: bool) -> dict[str, Any]:
-    """What gives the vectors, as the stage `teachers.protocols` has it. names_hub: whether a task is on the hub."""
+    """The source of the vectors, as the stage `teachers.protocols` has it. names_hub: whether a task is on the hub."""
     if model == TF_IDF:
         return {"tfidf": True}
     if Path(model).is_file():
@@ -299,14 +298,14 @@ def shrink(
 
     Trimming the vocabulary changes no vector of CORPUS, and makes no other text unknown.
 
-    Of languages that are named, as many tokens more are kept as a tenth of their text, held out, needs.
+    Name the language of a file, de=FILE, to keep further tokens of it: those that its held-out tenth needs.
 
-    Fewer layers, neurons or dimensions do change vectors. A recipe can train the model again: `students.distill`,
-    `base = OUT`.
+    Fewer layers, neurons or dimensions do change vectors. A recipe can train the model again, with `students.distill`
+    and `base = OUT`.
 
     For example:
 
-      bertrelay shrink MODEL english.txt german.txt small
+      bertrelay shrink MODEL english.txt german.txt trimmed
 
       bertrelay shrink MODEL en=english.txt de=german.txt small --coverage 0.9995
 
@@ -315,24 +314,31 @@ def shrink(
     from bertrelay.data.sentences import check_first
 
     columns: list[str | None] = [*options.column] or [None]
-    named = [_language_and_file(given) for given in corpus]
-    tables = [options.table(file, column) for _, file in named for column in columns]
+    named = [_language_and_file(text) for text in corpus]
     check_request(model)
     check_new(output, "OUT")
-    for table in tables:
-        check_first(table)
-    evaluated = _test_sets(options)
-    languages = [language for language, _ in named for _ in columns]
-    sources = [table.model_dump() | {"language": of or None} for table, of in zip(tables, languages, strict=True)]
-    by_language = {"corpus": sources, "languages": list(dict.fromkeys(filter(None, languages)))}
-    given = {"model": model, **by_language, "trim_vocabulary": options.trim, **evaluated, **settings}
-    given["prompt"] = options.prompt
-    settled = validated(ShrinkSettings, given)
-    from students.compress.shrink import run
+    with ExitStack() as opened:
+        files = [(language, opened.enter_context(input_file(file, output))) for language, file in named]
+        tables = [options.table(file, column) for _, file in files for column in columns]
+        for table in tables:
+            check_first(table)
+        evaluated = _test_sets(options)
+        languages = [language for language, _ in named for _ in columns]
+        sources = [
+            table.model_dump() | {"language": language or None}
+            for table, language in zip(tables, languages, strict=True)
+        ]
+        by_language = {"corpus": sources, "languages": list(dict.fromkeys(filter(None, languages)))}
+        values = {"model": model, **by_language, "trim_vocabulary": options.trim, **evaluated, **settings}
+        values["prompt"] = options.prompt
+        settled = validated(ShrinkSettings, values)
+        from students.compress.shrink import run
 
-    metrics = _written(run, settled, output, SHRINK_METRICS)
-    document = json.dumps({"output": str(output), **metrics})
-    write_out(document if options.as_json else "\n".join(_lines(metrics, output)))
+        metrics = _written(run, settled, output, SHRINK_METRICS)
+    if options.as_json:
+        print_document("shrink", {"metrics": metrics}, output)
+    else:
+        write_out("\n".join(_lines(metrics, output)))
 
 
 class ExportOptions(TestSetOptions):
@@ -354,15 +360,15 @@ def export(
 ) -> None:
     """Export a model as a graph for ONNX Runtime or OpenVINO, and compare vectors, speed and scores.
 
-    Of an encoder OUT is a folder of sentence-transformers with a graph that gives `sentence_embedding` for ids and
-    mask. Of a tagger, question answerer, scorer or cross-encoder the graph gives `logits`, or `start_logits` and
+    OUT of an encoder is a folder of sentence-transformers whose graph gives `sentence_embedding` for ids and mask. The
+    graph of a tagger, outcome model or cross-encoder gives `logits`, that of a question answerer `start_logits` and
     `end_logits`.
 
-    With --precision int8 the graph is smaller, and its vectors move a little: how far is printed.
+    With --precision int8 the graph is smaller and its vectors differ a little; the command prints by how much.
 
     For example:
 
-      bertrelay export MODEL exported
+      bertrelay export MODEL with-graph
 
       bertrelay export MODEL small --precision int8 --sts test.csv
 
@@ -372,20 +378,21 @@ def export(
     """
     check_request(model)
     check_new(output, "OUT")
-    given = {
+    values = {
         "model": model,
         **_test_sets(options),
         **{name: value for name, value in settings.items() if value not in (None, [])},
     }
-    settled = validated(ExportSettings, given)
+    settled = validated(ExportSettings, values)
     from students.compress.export import run
 
     metrics = _written(run, settled, output, EXPORT_METRICS)
-    document = json.dumps({"output": str(output), **metrics})
+    if options.as_json:
+        print_document("export", {"metrics": metrics}, output)
+        return
     from pipelines.report.tables import score_lines
 
-    shown = "\n".join(score_lines({str(output): metrics}, {str(output): "students.export"}, intervals=True))
-    write_out(document if options.as_json else shown)
+    write_out("\n".join(score_lines({str(output): metrics}, {str(output): "students.export"}, intervals=True)))
 
 
 def _test_sets(options: ShrinkOptions | ExportOptions) -> dict[str, Any]:
@@ -396,21 +403,21 @@ def _test_sets(options: ShrinkOptions | ExportOptions) -> dict[str, Any]:
     return {"sts": sts, "parallel": list(map(_translations, options.parallel))}
 
 
-def _language_and_file(given: str) -> tuple[str, str]:
+def _language_and_file(text: str) -> tuple[str, str]:
     """`de=FILE`, or a file alone; one that is there under all of the name is that."""
-    language, _, file = given.partition("=")
-    return (language, file) if CODE.fullmatch(language) and file and not Path(given).exists() else ("", given)
+    language, _, file = text.partition("=")
+    return (language, file) if CODE.fullmatch(language) and file and not Path(text).exists() else ("", text)
 
 
-def _translations(given: str) -> dict[str, Any]:
+def _translations(text: str) -> dict[str, Any]:
     """A parallel source as a recipe writes it."""
-    language, _, names = given.partition("=")
+    language, _, names = text.partition("=")
     match names.split(","):
         case [english, other] if english and other:
             return {"english": english, "other": other, "language": language}
         case [table] if table:
             return {"path": table, "others": {language: language}}
-    raise RequestError(f"--parallel: expected LANGUAGE=ENGLISH,OTHER or LANGUAGE=TABLE, found {given}")
+    raise RequestError(f"--parallel: expected LANGUAGE=ENGLISH,OTHER or LANGUAGE=TABLE, found {text}")
 
 
 def _written(

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin
 
 import typer
 from pydantic import ValidationError
@@ -20,6 +20,7 @@ from bertrelay.errors import RequestError
 from bertrelay.process_group import ProcessGroup, join_processes
 from bertrelay.progress import printable, spinner
 from bertrelay.settings import ModelSource, Positive, Settings, no_model_folder
+from domain.checks import Finding, exit_code, findings_json, report
 from pipelines.recipe.settings_table import help_texts
 from pipelines.recipe.validation import explain
 from pipelines.run.errors import stopping_at_once
@@ -40,7 +41,7 @@ COLOURS |= {"good": "green", "warn": "yellow", "fail": "red"}
 MODEL_HELP = "A model folder, a hub id (name or name@revision), or package:name/path."
 DATASET_HELP = "or a dataset: FOLDER/ or s3://BUCKET/FOLDER."
 BRACES = str.maketrans("", "", "{}")
-FILE_HELP = "Lines of text, CSV, TSV, JSONL or Parquet; .gz is unpacked."
+FILE_HELP = "Lines of text, CSV, TSV, JSONL or Parquet; .gz is unpacked. - is standard input."
 
 Fields = dict[str, Any]
 """Values of some fields of a settings class, by name: `Annotated[Fields, MineSettings, "k", "threshold"]`."""
@@ -124,7 +125,7 @@ class JsonOption(Settings):
     """Form of what is printed."""
 
     as_json: bool = False
-    """Print one JSON document and nothing else."""
+    """Print one JSON document and nothing else: its keys are command, output and result."""
 
 
 class OutputOptions(JsonOption):
@@ -284,11 +285,44 @@ def check_idle(values: Mapping[str, object], because: str) -> None:
         raise RequestError(f"{', '.join(idle)}: without effect, because {because}. Leave it out.")
 
 
-def print_result(result: Any, output: Path | str, as_json: bool = False) -> None:
-    """The main process prints what was written to `output`: a named tuple or data class, as JSON or in a line."""
+def print_result(command: str, result: Any, output: Path | str, as_json: bool = False) -> None:
+    """The main process prints the counts of what was written to `output`, as one JSON document or in a line.
+
+    command: its words, such as `ner tag`. result: a named tuple or data class.
+    """
     if ProcessGroup.from_environment().is_main:
         values = result._asdict() if hasattr(result, "_asdict") else asdict(result)
-        write_out(json.dumps({"output": str(output), **values}) if as_json else in_words(output, values))
+        if as_json:
+            print_document(command, values, output)
+        else:
+            write_out(in_words(output, values))
+
+
+def print_document(command: str, result: Mapping[str, Any], output: Path | str | None = None) -> None:
+    """Prints the one JSON document of `--json`, whose keys are the same for all commands.
+
+    output: the file or folder that was written; None where there is none.
+    """
+    document = {"command": command, "output": None if output is None else str(output), "result": result}
+    write_out(json.dumps(document, ensure_ascii=False))
+
+
+def print_findings(
+    command: str, findings: Sequence[Finding], as_json: bool, files: Mapping[Any, Path] | None = None
+) -> NoReturn:
+    """Prints the findings of a check of data and ends the command: with 1 when something fails.
+
+    files: the file of each split, where they are known by their split.
+    """
+    paths = {split: str(path) for split, path in (files or {}).items()}
+    if as_json:
+        print_document(command, {**({"files": paths} if paths else {}), **findings_json(findings)})
+    else:
+        for split, path in paths.items():
+            write_out(f"{split:5}  {path}")
+        for line in report(findings):
+            write_out(line, coloured=True)
+    raise typer.Exit(exit_code(findings))
 
 
 def in_words(output: Path | str, values: Mapping[str, Any]) -> str:

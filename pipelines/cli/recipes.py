@@ -1,13 +1,12 @@
 """`bertrelay run`, `plan`, `recipes`, `card` and `samples`."""
 
-import json
 import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import Field
@@ -26,6 +25,7 @@ from pipelines.cli.options import (
     argument,
     check_request,
     command,
+    print_document,
     validated,
     write_out,
 )
@@ -61,8 +61,12 @@ class Changes(Settings):
     """Change a setting: student.epochs=2, vars.data=DIR, seed=3. May be repeated."""
 
 
+class RunCommand(ProcessesOption, JsonOption):
+    """Processes that share a run, and the form of what is printed."""
+
+
 @command(recipe_commands, names=NAMES, rich_help_panel=PANEL)
-def run(recipe: RecipeArgument, options: RunArguments, change: Changes, work: ProcessesOption) -> None:
+def run(recipe: RecipeArgument, options: RunArguments, change: Changes, work: RunCommand) -> None:
     """Run a recipe: finished stages are skipped, stopped ones resume.
 
     For example:
@@ -84,11 +88,13 @@ def run(recipe: RecipeArgument, options: RunArguments, change: Changes, work: Pr
 
     process_group = check_process_group(work.processes)
     read = read_recipe(recipe, registry.REGISTRY, change.changes)
-    how = validated(RunOptions, {"process_group": process_group, **options}, NAMES)
-    if process_group.size == 1 and work.processes not in (None, 1) and not _plan(read, how).idle:
+    run_options = validated(RunOptions, {"process_group": process_group, **options}, NAMES)
+    if process_group.size == 1 and work.processes not in (None, 1) and not _plan(read, run_options).idle:
         raise typer.Exit(launch_again(work.processes))
-    outcome = run_recipe(read, how, _write_report)
-    if process_group.is_main:
+    outcome = run_recipe(read, run_options, _write_report)
+    if process_group.is_main and work.as_json:
+        print_document("run", outcome_json(outcome), outcome.plan.run_folder)
+    elif process_group.is_main:
         _print(outcome_lines(outcome))
 
 
@@ -104,8 +110,11 @@ def plan(recipe: RecipeArgument, options: RunArguments, change: Changes, shown: 
 
       bertrelay plan my-recipe.toml --json
     """
-    found = _plan(read_recipe(recipe, registry.REGISTRY, change.changes), validated(RunOptions, options, NAMES))
-    _print([json.dumps(plan_json(found), ensure_ascii=False, indent=2)] if shown.as_json else plan_lines(found))
+    shown_plan = _plan(read_recipe(recipe, registry.REGISTRY, change.changes), validated(RunOptions, options, NAMES))
+    if shown.as_json:
+        print_document("plan", plan_json(shown_plan))
+    else:
+        _print(plan_lines(shown_plan))
 
 
 def _write_report(run_folder: Path) -> None:
@@ -122,11 +131,11 @@ def _print(lines: Iterable[str]) -> None:
 def _plan(recipe: Recipe, options: RunOptions) -> Plan:
     digests = options.digests()
     with disk_explained(options.runs):
-        found = make_plan(recipe, options, digests)
+        made = make_plan(recipe, options, digests)
     if options.runs.is_dir():
         with suppress(OSError):  # saved digests save time and nothing else
             save_digests(recipe, digests)
-    return found
+    return made
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
@@ -136,10 +145,27 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         first, *rest = planned.reasons or ("",)
         yield f"{planned.action.value:6}  {planned.step.label:{labels}}  {first}".rstrip()
         yield from (f"{'':6}  {'':{labels}}  {reason}" for reason in rest)
-    found = left_behind(plan)
-    if found:
+    unfinished = left_behind(plan)
+    if unfinished:
         yield "unfinished results of other settings, with which they would resume (delete what you no longer need):"
-        yield from (f"{size / 1e6:>8,.1f} MB  {short_path(folder)}" for folder, size in found.items())
+        yield from (f"{size / 1e6:>8,.1f} MB  {short_path(folder)}" for folder, size in unfinished.items())
+
+
+def outcome_json(outcome: "Outcome") -> dict[str, Any]:
+    """The result of `run --json`: its stages, each with action, seconds of work and metrics."""
+    stages = [
+        {
+            "name": planned.step.name,
+            "seed": planned.step.seed,
+            "action": planned.action.value,
+            "folder": str(planned.folder),
+            "seconds": done.seconds if done else None,
+            "metrics": done.metrics if done else {},
+        }
+        for planned in outcome.plan.steps
+        for done in [outcome.results.get(planned.step.key)]
+    ]
+    return {"recipe": outcome.plan.recipe.name, "stages": stages, "report": str(outcome.plan.run_folder / REPORT)}
 
 
 def outcome_lines(outcome: "Outcome") -> Iterator[str]:
@@ -149,9 +175,9 @@ def outcome_lines(outcome: "Outcome") -> Iterator[str]:
 
     steps = outcome.plan.steps
     results = (
-        StageResult(each.step.label, each.step.stage.kind, done.metrics if done else {})
-        for each in steps
-        for done in [outcome.results.get(each.step.key)]
+        StageResult(planned.step.label, planned.step.stage.kind, done.metrics if done else {})
+        for planned in steps
+        for done in [outcome.results.get(planned.step.key)]
     )
     yield from (f"{verdict.level:6}  {label}: {verdict.text}" for label, verdict in verdicts(results))
     labels = _width(planned.step.label for planned in steps)
@@ -188,7 +214,7 @@ def recipes(
     """
     names, stages = built_in_names(), {stage.kind: stage for stage in registry.REGISTRY}
     if name is None:
-        _print(_columns({each: _first_sentence(find_recipe(each).text) for each in names}))
+        _print(_columns({kind: _first_sentence(find_recipe(kind).text) for kind in names}))
         write_out("\nstages, for `uses` in a recipe:")
         _print(_columns({kind: stage.summary for kind, stage in stages.items()}))
     elif name in names:
@@ -215,8 +241,8 @@ CARD_NAMES = {"results": "--results DIR", "languages": "--language", "base_model
 CARD_NAMES |= {"datasets": "--dataset", "limits": "--limit"}
 
 
-class CardOptions(Settings):
-    """Name of the model."""
+class CardOptions(JsonOption):
+    """Name of the model, and the form of what is printed."""
 
     name: str | None = None
     """Name of the model on the hub, owner/name; that of OUT when absent."""
@@ -236,22 +262,25 @@ def card(
 ) -> None:
     """Copy MODEL to OUT with a model card, README.md, in the form of Hugging Face's hub.
 
-    The card has the data, settings and metrics of finished stages, and how to load the model. Read it first.
+    MODEL may be an encoder, a tagger, a question answerer, a scorer of pairs or an outcome model. The card has
+    settings, counts and metrics of finished stages, and code that loads the model. Read it before you publish it.
 
     For example:
 
-      bertrelay card runs/multi30k/student/latest/model OUT --license apache-2.0 --name owner/my-model
-      --results runs/multi30k/student/latest --results runs/multi30k/test/latest
+      bertrelay card runs/quickstart/student/latest/model my-card --license mit --results runs/quickstart/student/latest
     """
     check_request(model)
     from pipelines.cards.card import write_card
 
-    given = {name: value for name, value in settings.items() if value} | (
+    values = {name: value for name, value in settings.items() if value} | (
         {"name": options.name} if options.name else {}
     )
     with disk_explained(output, "OUT"):
-        path = write_card(model, output, **given)
-    write_out(f"{path}: model card; the model is beside it")
+        path = write_card(model, output, **values)
+    if options.as_json:
+        print_document("card", {"card": str(path)}, output)
+    else:
+        write_out(f"{path}: model card; the model is beside it")
 
 
 class SamplesOptions(OutputOptions):
@@ -285,7 +314,7 @@ def samples(folder: Annotated[Path, argument("DIR", "Folder to write into.")], o
         counts |= write_questions(building, QuestionSettings(seed=seed))
         counts[f"{FOLDER}/"] = sum(write_sbert_paper(building / FOLDER, SbertPaperSettings(seed=seed)).values())
     if options.as_json:
-        write_out(json.dumps({"folder": str(folder), "counts": counts}, ensure_ascii=False, indent=2))
+        print_document("samples", {"counts": counts}, folder)
         return
     for name, count in counts.items():
         write_out(f"{count:>9,}  {name}")
@@ -300,10 +329,10 @@ def _moved_into(folder: Path, overwrite: bool) -> Iterator[Path]:
         building = Path(name)
         yield building
         targets = {path: folder / path.relative_to(building) for path in building.rglob("*") if path.is_file()}
-        there = sorted(str(target) for target in targets.values() if target.exists())
-        if there and not overwrite:
+        existing = sorted(str(target) for target in targets.values() if target.exists())
+        if existing and not overwrite:
             raise RequestError(
-                f"DIR: {len(there)} of the files are there already, such as {there[0]}; name another folder, or "
+                f"DIR: {len(existing)} of the files are there already, such as {existing[0]}; name another folder, or "
                 "replace them with --overwrite"
             )
         for path, target in targets.items():

@@ -1,6 +1,5 @@
 """`bertrelay report`."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +7,7 @@ import typer
 from pydantic import Field
 
 from bertrelay.files import make_readable
-from pipelines.cli.options import OutputOptions, argument, command, write_out
+from pipelines.cli.options import OutputOptions, argument, command, print_document, write_out
 from pipelines.cli.recipes import PANEL
 from pipelines.run.errors import disk_explained
 from pipelines.run.store import REPORT
@@ -53,7 +52,7 @@ def report(
         for page in pages:
             make_readable(page)
     if options.as_json:
-        write_out(json.dumps({"pages": [str(page) for page in pages]}, ensure_ascii=False))
+        print_document("report", {"pages": [str(page) for page in pages]}, options.output if options.compare else None)
     else:
         for page in pages:
             write_out(f"report  {page}")

@@ -33,9 +33,11 @@ from pipelines.cli.options import (
     command,
     distributed,
     in_words,
+    print_document,
     print_result,
     write_out,
 )
+from pipelines.cli.stdin import DASH, input_file
 from students.mining.settings import MINED_SUFFIXES, MineSettings, NegativeOptions
 from students.searching.settings import IndexSettings, index_beside
 from teachers.pairs.settings import RerankOptions
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
 PANEL = "Sentences"
 QUERIES_AT_ONCE = 4096
+CORPUS_HELP = FILE_HELP.removesuffix(" - is standard input.")  # its index is kept beside it
 COLUMNS = ("query_line", "query", "rank", "similarity", "line", "text", "record")
 
 searching = typer.Typer()
@@ -56,7 +59,7 @@ class SearchOptions(ColumnOptions, WorkOptions):
     query: list[str] = Field(default=[])
     """Text to search for. May be repeated."""
     queries: str | None = None
-    """Search for each sentence of a file: lines, or a column `text`."""
+    """Search for each sentence of a file: lines, or a column `text`; - is standard input."""
     top_k: Positive = 10
     """Sentences to find for a query."""
     show: list[str] = Field(default=[])
@@ -97,19 +100,19 @@ def search(
     settings: Annotated[Fields, IndexSettings, "kind", "prompt", "precision", "batch_tokens"],
     options: SearchOptions,
     corpus: Annotated[
-        str | None, argument("CORPUS", f"{FILE_HELP} Not needed with --index.", show_default=False)
+        str | None, argument("CORPUS", f"{CORPUS_HELP} Not needed with --index.", show_default=False)
     ] = None,
 ) -> None:
     """Find the sentences of CORPUS nearest in meaning to a query, whatever the language of either.
 
     The first call builds an index beside CORPUS; stop it at any time, the same command resumes.
-    Later calls open it, and encode the query alone.
+    Later calls open it and encode only the query.
 
     For example:
 
-      bertrelay search MODEL sentences.txt --query "A dog runs." -k 3
+      bertrelay search MODEL english.txt --query "A dog runs." -k 3
 
-      bertrelay search MODEL --index sentences.txt.index --queries questions.txt --output answers.jsonl
+      bertrelay search MODEL --index english.txt.index --queries questions.txt --output answers.jsonl
     """
     from bertrelay.data.sentences import check_first
 
@@ -121,27 +124,30 @@ def search(
         )
     if corpus is None:
         _check_without_corpus(options, prompt)
-    table = None if corpus is None else options.table(corpus, options.column)
-    queries = None if options.queries is None else TableOptions().table(options.queries)
-    inputs = [given for given in (table, queries) if given]
-    for given in inputs:
-        check_first(given)
-    if options.output:
-        files = [given.path for given in inputs]
-        check_output(options.output, tuple(WRITERS), *files, option="--output", overwrite=options.overwrite)
-    with distributed(options.processes) as process_group:
-        from students.searching.index import find_index
-        from students.searching.settings import IndexOptions
+    if corpus == DASH:
+        raise RequestError(f"{DASH}: expected a file, beside which its index is kept; write CORPUS to a file first")
+    with input_file(options.queries or "", options.output) as name:
+        table = None if corpus is None else options.table(corpus, options.column)
+        queries = None if options.queries is None else TableOptions().table(name)
+        inputs = [source for source in (table, queries) if source]
+        for source in inputs:
+            check_first(source)
+        if options.output:
+            files = [source.path for source in inputs]
+            check_output(options.output, tuple(WRITERS), *files, option="--output", overwrite=options.overwrite)
+        with distributed(options.processes) as process_group:
+            from students.searching.index import find_index
+            from students.searching.settings import IndexOptions
 
-        prompts = {"prompt_name": prompt, "query_prompt_name": options.query_prompt}
-        prompts |= {"show": [int(name) if name.isdecimal() else name for name in options.show]}
-        building = {"kind": kind, "rebuild": options.rebuild, "verify": options.verify, **prompts, **settings}
-        built = options_of(IndexOptions, {**building, "process_group": process_group})
-        index = find_index(model, table, options.index or index_beside(corpus or ""), built, options.ef_search)
-        if process_group.is_main:
-            settings |= {"top_k": options.top_k, "ef_search": options.ef_search}
-            find = partial(index.search, prompt_name=options.query_prompt, **settings)
-            _write(_answers(find, options.query, queries), index, options)
+            prompts = {"prompt_name": prompt, "query_prompt_name": options.query_prompt}
+            prompts |= {"show": [int(name) if name.isdecimal() else name for name in options.show]}
+            building = {"kind": kind, "rebuild": options.rebuild, "verify": options.verify, **prompts, **settings}
+            built = options_of(IndexOptions, {**building, "process_group": process_group})
+            index = find_index(model, table, options.index or index_beside(corpus or ""), built, options.ef_search)
+            if process_group.is_main:
+                settings |= {"top_k": options.top_k, "ef_search": options.ef_search}
+                find = partial(index.search, prompt_name=options.query_prompt, **settings)
+                _write(_answers(find, options.query, queries), index, options)
 
 
 def _check_without_corpus(options: SearchOptions, prompt: str | None) -> None:
@@ -152,16 +158,20 @@ def _check_without_corpus(options: SearchOptions, prompt: str | None) -> None:
         )
     if options.rebuild:
         raise RequestError("--rebuild: expected CORPUS, from which the index is built again; found --index alone")
-    given = {"--column": options.column, "--format": options.format, "--no-header": not options.header}
-    given["--quoted"] = options.quoted
-    idle = [name for name, value in {**given, "--prompt": prompt, "--processes": options.processes}.items() if value]
+    options_of_corpus = {"--column": options.column, "--format": options.format, "--no-header": not options.header}
+    options_of_corpus["--quoted"] = options.quoted
+    idle = [
+        name
+        for name, value in {**options_of_corpus, "--prompt": prompt, "--processes": options.processes}.items()
+        if value
+    ]
     if idle:
         hint = "; --query-prompt is for queries" if "--prompt" in idle else ""
         raise RequestError(f"{', '.join(idle)}: expected CORPUS, which this is about, found --index alone{hint}")
 
 
 class QueryHits(NamedTuple):
-    """What was found for a query; `line` is the line of the query in its file, None for one of `--query`."""
+    """The hits of a query; `line` is the line of the query in its file, None for one of `--query`."""
 
     query: str
     line: int | None
@@ -169,7 +179,7 @@ class QueryHits(NamedTuple):
 
     @property
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The hits as `--json` and JSONL have them."""
         line = {} if self.line is None else {"line": self.line}
         hits = [{"rank": rank, **hit._asdict()} for rank, hit in enumerate(self.hits, 1)]
         hits = [{name: value for name, value in hit.items() if name != "columns" or value} for hit in hits]
@@ -229,8 +239,7 @@ def _write(answers: Iterator[QueryHits], index: "SearchIndex", options: SearchOp
         write_out(f"answers in {options.output}")
     elif options.as_json:
         head = {"folder": str(index.folder), **_description(index)}
-        document = {"index": head, "queries": [answer.document for answer in answers]}
-        write_out(json.dumps(document, ensure_ascii=False))
+        print_document("search", {"index": head, "queries": [answer.document for answer in answers]}, options.output)
     elif options.query or options.queries:
         for answer in answers:
             write_out(answer.text)
@@ -242,8 +251,8 @@ def _description(index: "SearchIndex") -> dict[str, Any]:
     manifest = index.manifest
     made_of = {"corpus": manifest.origin.corpus, "model": manifest.origin.model}
     counts = {"sentences": manifest.sentences, "blank": manifest.blank, "dim": manifest.origin.dim}
-    how = {"precision": manifest.precision, "kind": manifest.kind, "hnsw": manifest.hnsw or None}
-    return {**made_of, **counts, **how, **manifest.recall}
+    form = {"precision": manifest.precision, "kind": manifest.kind, "hnsw": manifest.hnsw or None}
+    return {**made_of, **counts, **form, **manifest.recall}
 
 
 def _rows(answers: Iterable[QueryHits]) -> Iterator[tuple[Any, ...]]:
@@ -291,34 +300,40 @@ def mine(
 ) -> None:
     """Find the sentences of SOURCE and TARGET that translate one another, each in one pair at most, best first.
 
-    A pair's score is its cosine, divided by how near both are to their neighbours anyway (the ratio margin of
+    A pair's score is its cosine divided by the mean cosine of both sentences to their neighbours (the ratio margin of
     Artetxe & Schwenk, 2019). Stop it at any time: the same command resumes.
 
     For example:
 
-      bertrelay mine MODEL en.txt de.txt mined.tsv --threshold 1.1
+      bertrelay mine MODEL english.txt german.txt mined.tsv --threshold 1.1
 
-      bertrelay mine MODEL en.txt de.txt mined.tsv --gold pairs.tsv
+      bertrelay mine MODEL english.txt german.txt mined.tsv --gold pairs.tsv
     """
     from bertrelay.data.sentences import check_first
 
     check_request(model, options.processes)
-    tables = options.table(source, options.source_column), options.table(target, options.target_column)
-    gold = None if options.gold is None else TableOptions().table(options.gold)
-    if options.id_column and gold is None:
-        raise RequestError("--id-column: expected --gold FILE, which names sentences by it; give both or neither")
-    columns = options.table(source, options.id_column).columns
-    inputs = [table.path for table in (*tables, gold) if table]
-    check_output(output, MINED_SUFFIXES, *inputs, overwrite=options.overwrite)
-    for table in tables:
-        check_first(table)
-    with distributed(options.processes) as process_group:
-        from students.mining.bitext import mine_files
+    with input_file(source, output) as first, input_file(target, output) as second:
+        tables = options.table(first, options.source_column), options.table(second, options.target_column)
+        gold = None if options.gold is None else TableOptions().table(options.gold)
+        if options.id_column and gold is None:
+            raise RequestError("--id-column: expected --gold FILE, which names sentences by it; give both or neither")
+        columns = options.table(first, options.id_column).columns
+        inputs = [table.path for table in (*tables, gold) if table]
+        check_output(output, MINED_SUFFIXES, *inputs, overwrite=options.overwrite)
+        for table in tables:
+            check_first(table)
+        with distributed(options.processes) as process_group:
+            from students.mining.bitext import mine_files
 
-        work = work_beside(output) if options.keep else None
-        settings |= {"gold": gold, "id_column": columns and columns[0], "work": work, "process_group": process_group}
-        mining = mine_files(model, *tables, output, overwrite=options.overwrite, **settings)
-    print_result(mining, output, options.as_json)
+            work = work_beside(output) if options.keep else None
+            settings |= {
+                "gold": gold,
+                "id_column": columns and columns[0],
+                "work": work,
+                "process_group": process_group,
+            }
+            mining = mine_files(model, *tables, output, overwrite=options.overwrite, **settings)
+    print_result("mine", mining, output, options.as_json)
 
 
 class NegativesCommand(TableOptions, WorkOptions):
@@ -342,7 +357,7 @@ def mine_negatives(
     model: ModelArgument,
     pairs: Annotated[str, argument("PAIRS", "CSV, TSV, JSONL or Parquet with the columns anchor and positive.")],
     output: Annotated[Path, argument("OUT", "A .tsv, .csv, .jsonl or .parquet file.")],
-    how: NegativeOptions,
+    negative_options: NegativeOptions,
     options: NegativesCommand,
 ) -> None:
     """Find hard negatives of PAIRS: candidates near to an anchor that are none of its positives.
@@ -352,35 +367,38 @@ def mine_negatives(
 
     For example:
 
-      bertrelay mine-negatives MODEL pairs.tsv triplets.jsonl --relative-margin 0.05
+      bertrelay mine-negatives MODEL parallel.test.tsv triplets.jsonl --column en --column de
 
       bertrelay mine-negatives MODEL pairs.csv triplets.jsonl --corpus passages.txt --layout n-tuple --num-negatives 5
     """
     from bertrelay.data.sentences import check_first
 
     check_request(model, options.processes)
-    table = options.table(pairs, options.column)
-    corpus = None if options.corpus is None else TableOptions().table(options.corpus)
-    check_output(output, MINED_SUFFIXES, *(each.path for each in (table, corpus) if each), overwrite=options.overwrite)
-    if corpus is not None:
-        check_first(corpus)
-    with distributed(options.processes) as process_group:
-        from students.mining.negatives import LEFT_OUT, mine_negatives
-
-        work = work_beside(output) if options.keep else None
-        mining = mine_negatives(
-            model,
-            table,
-            output,
-            corpus=corpus,
-            work=work,
-            process_group=process_group,
-            overwrite=options.overwrite,
-            **dict(how),
+    with input_file(pairs, output) as name:
+        table = options.table(name, options.column)
+        corpus = None if options.corpus is None else TableOptions().table(options.corpus)
+        check_output(
+            output, MINED_SUFFIXES, *(source.path for source in (table, corpus) if source), overwrite=options.overwrite
         )
+        if corpus is not None:
+            check_first(corpus)
+        with distributed(options.processes) as process_group:
+            from students.mining.negatives import LEFT_OUT, mine_negatives
+
+            work = work_beside(output) if options.keep else None
+            mining = mine_negatives(
+                model,
+                table,
+                output,
+                corpus=corpus,
+                work=work,
+                process_group=process_group,
+                overwrite=options.overwrite,
+                **dict(negative_options),
+            )
     if not options.as_json:
         mining = replace(mining, dropped={LEFT_OUT[reason]: count for reason, count in mining.dropped.items()})
-    print_result(mining, output, options.as_json)
+    print_result("mine-negatives", mining, output, options.as_json)
 
 
 class PairOptions(TableOptions, WorkOptions):
@@ -398,7 +416,7 @@ def rerank(
         str, argument("PAIRS", "CSV, TSV, JSONL or Parquet with two columns of text, or what search --output wrote.")
     ],
     output: Annotated[Path, argument("OUT", "A .csv, .tsv, .jsonl or .parquet file.")],
-    how: RerankOptions,
+    rerank_options: RerankOptions,
     options: PairOptions,
     cluster: Engine,
 ) -> None:
@@ -409,27 +427,28 @@ def rerank(
 
     For example:
 
-      bertrelay rerank MODEL pairs.csv scores.csv --column question --column answer
+      bertrelay rerank CROSS-ENCODER sts.test.tsv ranked.csv
 
       bertrelay search ENCODER corpus.txt --queries questions.txt -k 100 --output answers.jsonl
 
-      bertrelay rerank MODEL answers.jsonl best.jsonl --top 10
+      bertrelay rerank CROSS-ENCODER answers.jsonl best.jsonl --top 10
     """
     from teachers.pairs.candidates import PairSource
     from teachers.pairs.rerank import SUFFIXES, rerank_file
 
     check_request(model, options.processes)
-    table = options.table(pairs, options.column)
-    check_output(output, SUFFIXES, pairs, overwrite=options.overwrite)
-    next(PairSource.of(table, how.top).queries())  # finds most of what can be invalid
-    with distributed(options.processes) as process_group:
-        reranked = rerank_file(
-            model,
-            table,
-            output,
-            process_group=process_group,
-            engine=cluster,
-            overwrite=options.overwrite,
-            **dict(how),
-        )
-    print_result(reranked, output, options.as_json)
+    with input_file(pairs, output) as name:
+        table = options.table(name, options.column)
+        check_output(output, SUFFIXES, pairs, overwrite=options.overwrite)
+        next(PairSource.of(table, rerank_options.top).queries())  # finds most of what can be invalid
+        with distributed(options.processes) as process_group:
+            reranked = rerank_file(
+                model,
+                table,
+                output,
+                process_group=process_group,
+                engine=cluster,
+                overwrite=options.overwrite,
+                **dict(rerank_options),
+            )
+    print_result("rerank", reranked, output, options.as_json)

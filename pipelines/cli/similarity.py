@@ -74,8 +74,8 @@ class SimilarityOptions(TableOptions, OutputOptions):
         if self.files and self.matrix:
             raise ValueError("--files compares line by line and --matrix all with all: choose one of them")
         if len(self.column) > 2:
-            found = len(self.column)
-            raise ValueError(f"--column: expected one for both files, or one for A and one for B, found {found}")
+            count = len(self.column)
+            raise ValueError(f"--column: expected one for both files, or one for A and one for B, found {count}")
         if self.picture and not self.matrix:
             raise ValueError("--picture draws a matrix; add --matrix, with files as A and B")
         if not self.reads_files and (self.column or self.format or not self.header or self.quoted):
@@ -116,19 +116,19 @@ def similarity(
 
       bertrelay similarity MODEL english.txt korean.txt --matrix --picture matrix.png
     """
-    given = [first] if second is None else [first, second]
-    _check(given, options)
+    texts = [first] if second is None else [first, second]
+    _check(texts, options)
     check_request(model)
     computing["prompt_name"] = computing.pop("prompt")
     if not options.reads_files:
-        _write(_compared([[sentence] for sentence in given], 2, model, options, computing), model, options)
+        _write(_compared([[sentence] for sentence in texts], 2, model, options, computing), model, options)
         return
     from bertrelay.data.sentences import iterate_sentences
     from bertrelay.plots import check_size
 
     columns: list[str | None] = [*options.column, *options.column] or [None, None]
     with ExitStack() as opened:
-        names = [opened.enter_context(input_file(name, options.csv or options.picture)) for name in given]
+        names = [opened.enter_context(input_file(name, options.csv or options.picture)) for name in texts]
         tables = [options.table(name, column) for name, column in zip(names, columns, strict=False)]
         counts = [_count(table) for table in tables]
         if options.files and counts[0] != counts[1]:
@@ -144,26 +144,24 @@ def similarity(
         _write(blocks, model, options, lists[0] if lists else (), lists[-1] if lists else None)
 
 
-def _check(given: Sequence[str], options: SimilarityOptions) -> None:
+def _check(texts: Sequence[str], options: SimilarityOptions) -> None:
     """Raises RequestError for arguments that do not go with the options, and for outputs that cannot be."""
     from bertrelay.plots import check_picture
 
-    if len(given) < 2 and not options.matrix:
+    if len(texts) < 2 and not options.matrix:
         raise RequestError(
             "expected A and B, found A alone. To compare the lines of one file with one another: --matrix"
         )
-    if given.count(DASH) > 1:
-        raise RequestError(f"expected {NAME} ({DASH}) once, found it for A and B; write one of them to a file")
     if not options.reads_files:
-        list_texts(given, "similarity")
-        if not all(sentence.strip() for sentence in given):
+        list_texts(texts, "similarity")
+        if not all(sentence.strip() for sentence in texts):
             raise RequestError("expected two sentences, found an empty one")
-        if DASH in given:
+        if DASH in texts:
             raise RequestError(f"expected two sentences, found {DASH}; {NAME} is read with --files or --matrix")
-        if all(len(sentence.encode()) <= LONGEST_NAME and Path(sentence).is_file() for sentence in given):
-            names = " and ".join(given)
+        if all(len(sentence.encode()) <= LONGEST_NAME and Path(sentence).is_file() for sentence in texts):
+            names = " and ".join(texts)
             log(f"{names} are compared as sentences; for what is in these files add --files or --matrix")
-    inputs = given if options.reads_files else []
+    inputs = texts if options.reads_files else []
     if options.csv:
         check_output(options.csv, (".csv",), *inputs, option="--csv", overwrite=options.overwrite)
     if options.picture:
@@ -171,7 +169,7 @@ def _check(given: Sequence[str], options: SimilarityOptions) -> None:
 
 
 def _count(table: Table) -> int:
-    """How many sentences `table` has; it is read through, so that errors in it come before the work."""
+    """Counts the sentences of `table`; it is read to its end, so that errors in it come before the work."""
     from bertrelay.data.sentences import scan
 
     scanned = scan(table)
@@ -208,10 +206,10 @@ def _write(
 
     rows, columns: the sentences of a matrix, the same list where it is of one with itself.
     """
-    head: dict[str, Any] = {"model": model, "metric": options.metric}
+    result: dict[str, Any] = {"model": model, "metric": options.metric}
     if columns is not None:
-        head |= {"rows": rows, "columns": columns}
-    count, drawn = 0, []
+        result |= {"rows": rows, "columns": columns}
+    count, drawn, written = 0, [], options.csv or options.picture
     with stopping_at_once("no output was written"), ExitStack() as opened:
         table = None
         if options.csv:
@@ -220,7 +218,8 @@ def _write(
             table.writerow(PAIR_COLUMNS if columns is None else ["", *columns])
         if options.as_json:
             name = "pairs" if columns is None else "matrix"
-            write_out(json.dumps(head, ensure_ascii=False)[:-1] + f', "{name}": [', nl=False)
+            head = {"command": "similarity", "output": written and str(written), "result": result}
+            write_out(json.dumps(head, ensure_ascii=False)[:-2] + f', "{name}": [', nl=False)
         elif options.prints_text and columns is not None:
             write_out(" ".join(f"{number:>9}" for number in range(1, len(columns) + 1)))
         for block in blocks:
@@ -235,7 +234,7 @@ def _write(
             if options.picture:
                 drawn.append(block.similarity)
         if options.as_json:
-            write_out("]}")
+            write_out("]}}")
         elif options.prints_text and columns is not None and columns is not rows:
             write_out("\n".join(["", *(f"{number:>9}  {_short(text)}" for number, text in enumerate(columns, 1))]))
         if options.picture and columns is not None:

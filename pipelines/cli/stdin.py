@@ -19,24 +19,29 @@ NAME = "standard input"
 COPY = "BERTRELAY_STDIN"
 """Where the processes that share the work find the copy."""
 
-READERS = (["encode"], ["ner", "tag"], ["qa", "answer"], ["similarity"])
+READERS = (
+    *(["encode"], ["ner", "tag"], ["qa", "answer"], ["similarity"], ["search"], ["mine"], ["mine-negatives"]),
+    *(["rerank"], ["shrink"], ["terms"], ["readmission", "score"], ["outcome", "score"]),
+)
 
 
 def check_dashes(arguments: Sequence[str]) -> None:
-    """Raises RequestError where `-` is given to a command that reads no standard input."""
-    given = any(word == DASH and before != "--query" for before, word in zip(["", *arguments], arguments, strict=False))
-    if given and not any(list(arguments[: len(names)]) == names for names in READERS):
-        raise RequestError(
-            f"{DASH}: expected a file; standard input is read by encode, ner tag, qa answer and similarity --files. "
-            "Write it to a file first"
-        )
+    """Raises RequestError where `-` is given twice, or to a command that reads no standard input."""
+    words = zip(["", *arguments], arguments, strict=False)
+    dashes = sum(word == DASH and before != "--query" for before, word in words)
+    if dashes and not any(list(arguments[: len(names)]) == names for names in READERS):
+        commands = ", ".join(" ".join(names) for names in READERS)
+        raise RequestError(f"{DASH}: expected a file; standard input is read by {commands}. Write it to a file first")
+    if dashes > 1:
+        raise RequestError(f"expected {NAME} ({DASH}) once, found it {dashes} times; write one of them to a file")
 
 
 @contextmanager
-def input_file(source: str, output: Path | None) -> Iterator[str]:
+def input_file(source: str, output: Path | str | None, suffix: str = "") -> Iterator[str]:
     """The name of the file to read for `source`: itself, or for `-` that of a private copy of standard input.
 
     The copy is beside `output`, or among temporary files, and is removed in the end. Errors call it by its name.
+    suffix: of the copy, for a reader that knows formats by their suffixes.
     """
     if source != DASH:
         yield source
@@ -47,8 +52,8 @@ def input_file(source: str, output: Path | None) -> Iterator[str]:
             if ProcessGroup.from_environment().size > 1:
                 raise RequestError(f"{DASH}: expected a file, for a launcher gives its processes no {NAME} to share")
             context.enter_context(stopping_at_once())
-            folder = output.absolute().parent if output else Path(tempfile.gettempdir())
-            copy = os.environ[COPY] = _copy_into(folder, context)
+            folder = Path(output).absolute().parent if output else Path(tempfile.gettempdir())
+            copy = os.environ[COPY] = _copy_into(folder, suffix, context)
             context.callback(os.environ.pop, COPY)
         NAMES[copy] = NAME
         context.callback(NAMES.pop, copy)
@@ -59,7 +64,7 @@ def input_file(source: str, output: Path | None) -> Iterator[str]:
             raise
 
 
-def _copy_into(folder: Path, context: ExitStack) -> str:
+def _copy_into(folder: Path, suffix: str, context: ExitStack) -> str:
     """Copies standard input to a file in a new folder in `folder`, which goes when `context` ends."""
     if sys.stdin is None:
         raise RequestError(f"{DASH}: expected {NAME}, found it closed; connect it to a file or a pipe")
@@ -67,7 +72,7 @@ def _copy_into(folder: Path, context: ExitStack) -> str:
         log(f"reading {NAME}; Ctrl-D ends it")
     try:
         private = context.enter_context(tempfile.TemporaryDirectory(prefix=".bertrelay-", dir=folder))
-        with Path(private, "stdin").open("wb") as copy:
+        with Path(private, f"stdin{suffix}").open("wb") as copy:
             shutil.copyfileobj(sys.stdin.buffer, copy)
     except OSError as error:
         raise write_error(folder, error) from error

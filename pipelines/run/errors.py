@@ -49,20 +49,20 @@ def disk_explained(folder: Path, option: str = "--runs DIR") -> Iterator[None]:
     except Exception as error:
         if isinstance(error, UnicodeEncodeError) and "\udc80" <= error.object[error.start] <= "\udcff":
             raise RequestError(f"{NOT_UTF8}, found one that is not; rename it") from error
-        number, place = error_number(error), getattr(error, "filename", None) or folder
+        number, path = error_number(error), getattr(error, "filename", None) or folder
         if number in NO_SPACE:
             raise WorkError(
-                f"no space left to write {place}: the disk, the quota or the limit on file sizes is full. Free some, "
+                f"no space left to write {path}: the disk, the quota or the limit on file sizes is full. Free some, "
                 f"or choose another disk ({option}), and run the same command again; what was done is kept"
             ) from error
         if number in NOT_ALLOWED:
             raise RequestError(
-                f"expected a place that may be read and written, found none: {place}. "
+                f"expected a place that may be read and written, found none: {path}. "
                 f"Change its permissions, or choose another folder ({option})"
             ) from error
         if isinstance(error, OSError) and error.errno in NO_PLACE:
             raise RequestError(
-                f"expected a place that can be written to, found: {error.strerror}, at {place}. "
+                f"expected a place that can be written to, found: {error.strerror}, at {path}. "
                 f"Choose another folder ({option})"
             ) from error
         raise

@@ -14,7 +14,7 @@ from pipelines.recipe.steps import Recipe, Step
 
 
 def name_of(source: Source) -> str:
-    """How a lock file calls a hub id."""
+    """The name of a hub id in a lock file."""
     return f"{'dataset' if isinstance(source, HubDataset) else 'model'} {source.hub_id}"
 
 
@@ -23,9 +23,9 @@ def hub_ids(step: Step) -> list[Source]:
     return [source for _, source in step.sources if source.hub_id]
 
 
-def unknown_ids(step: Step, known: Mapping[str, str]) -> list[Source]:
+def unknown_ids(step: Step, revisions: Mapping[str, str]) -> list[Source]:
     """The hub ids of a step whose revision neither the recipe nor the lock file has."""
-    return [source for source in hub_ids(step) if not source.revision and name_of(source) not in known]
+    return [source for source in hub_ids(step) if not source.revision and name_of(source) not in revisions]
 
 
 def revisions_of(recipe: Recipe, steps: Iterable[Step], runs: Path, ask: bool = False) -> dict[str, str]:
@@ -36,18 +36,18 @@ def revisions_of(recipe: Recipe, steps: Iterable[Step], runs: Path, ask: bool = 
     """
     source = recipe.source
     path = source.path.with_suffix(".lock") if source.path else runs / f"{source.stem}.lock"
-    known = read_json(path) if path.exists() else {}
-    if known is None or not all(isinstance(revision, str) for revision in known.values()):
+    revisions = read_json(path) if path.exists() else {}
+    if revisions is None or not all(isinstance(revision, str) for revision in revisions.values()):
         raise RequestError(
             f"{path}: expected a JSON object of revisions, found something else; delete it, "
             "and the next run asks the hub again"
         )
-    wanted = {name_of(source): source for step in steps for source in unknown_ids(step, known)}
-    if wanted and ask:
-        known |= {name: ask_hub(source) for name, source in wanted.items()}
+    missing = {name_of(source): source for step in steps for source in unknown_ids(step, revisions)}
+    if missing and ask:
+        revisions |= {name: ask_hub(source) for name, source in missing.items()}
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, dict(sorted(known.items())))
-    return known
+        write_json(path, dict(sorted(revisions.items())))
+    return revisions
 
 
 def ask_hub(source: Source) -> str:
@@ -58,7 +58,7 @@ def ask_hub(source: Source) -> str:
     name, pinned = name_of(source), f"{source.hub_id}@REVISION"
     try:
         hub = HfApi()
-        found = (hub.dataset_info if isinstance(source, HubDataset) else hub.model_info)(str(source.hub_id))
+        info = (hub.dataset_info if isinstance(source, HubDataset) else hub.model_info)(str(source.hub_id))
     except (RepositoryNotFoundError, GatedRepoError, HFValidationError) as error:
         raise RequestError(
             f"{name}: the hub has none of that name that it lets you read; check the spelling, "
@@ -74,9 +74,9 @@ def ask_hub(source: Source) -> str:
             f"{name}: the hub could not be reached ({type(error).__name__}). Connect to the network for the first run, "
             f"pin a revision that is already downloaded ({pinned}), or give a folder instead"
         ) from error
-    if not found.sha:
+    if not info.sha:
         raise RequestError(f"{name}: the hub gives no revision; pin one: {pinned}")
-    return str(found.sha)
+    return str(info.sha)
 
 
 def set_hub_access(names_hub: bool) -> None:

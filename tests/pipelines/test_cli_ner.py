@@ -184,7 +184,7 @@ def test_good_data_ends_with_0_and_data_that_will_not_do_with_1(tmp_path, call, 
         tmp_path / "model",
     ]
     result = CliRunner().invoke(app, ["data", "check", *map(str, options), "--json"])
-    document = json.loads(result.stdout)
+    document = json.loads(result.stdout)["result"]
     assert (result.exit_code, document["severity"]) == (1, "fail")
     assert document["files"] == {"train": str(files["train"]), "test": str(files["test"])}
     found = {each["check"]: each for each in document["findings"]}

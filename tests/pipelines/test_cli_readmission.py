@@ -148,12 +148,13 @@ def test_of_alarms_nothing_is_reported_where_none_is_defined_and_json_is_one_doc
     for folder in (tmp_path / "model", lengths):
         given = ("outcome", "score", folder, notes, tmp_path / "s.csv", "--overwrite")
         assert " alarm" not in call(*given)
-        assert json.loads(call(*given, "--json"))["alarms"] is None
+        assert json.loads(call(*given, "--json"))["result"]["alarms"] is None
     assert capsys.readouterr().err.count("2 of 3 admissions have 1 chunks, the most that the model reads") == 2
-    printed = json.loads(call("readmission", "score", model, notes, tmp_path / "s.csv", "--overwrite", "--json"))
+    document = json.loads(call("readmission", "score", model, notes, tmp_path / "s.csv", "--overwrite", "--json"))
+    printed = document["result"]
     assert printed.pop("chunks_per_second") > 0 and printed.pop("alarms") in (0, 1, 2) and printed.pop("chunks") > 4
     counts = {"admissions": 3, "without_text": 1, "unknown_text": 0, "rejected": 0, "left_out": 0}
-    assert printed == {"output": str(tmp_path / "s.csv"), **counts}
+    assert printed == counts and document["output"] == str(tmp_path / "s.csv")
 
 
 def test_where_no_row_can_be_used_the_error_says_why(model, tmp_path):

@@ -41,7 +41,9 @@ def test_a_first_call_builds_and_describes_the_index_and_a_later_one_needs_no_co
 def test_json_is_one_document_and_nothing_else(call, model, write_lines, capsys):
     table = write_lines("corpus.csv", ["id,said", *(f'{n},"{text}"' for n, text in enumerate(LINES))])
     queries = ["--query", "a dog barks", "--query", "hund", "-k", "99"]
-    document = json.loads(call("search", model, table, "--column", "said", "--kind", "hnsw", *queries, "--json"))
+    document = json.loads(call("search", model, table, "--column", "said", "--kind", "hnsw", *queries, "--json"))[
+        "result"
+    ]
     assert "recall@10 1.0000 (95 % from 1.0000 to 1.0000): what hnsw finds" in capsys.readouterr().err
     assert document["index"]["sentences"] == 5
     assert document["index"]["kind"] == "hnsw"
@@ -106,7 +108,7 @@ def test_a_precision_that_is_not_the_index_s_is_reported_once(call, model, corpu
     monkeypatch.setattr(search, "QUERIES_AT_ONCE", 1)
     out = call("search", model, corpus, "--queries", queries, "--precision", "bf16", "--json")
     assert capsys.readouterr().err.count("encoded in fp32 and stay so; bf16 is for the queries only") == 1
-    assert json.loads(out)["index"]["precision"] == "fp32"
+    assert json.loads(out)["result"]["index"]["precision"] == "fp32"
 
 
 def test_two_processes_build_what_one_builds_and_one_of_them_answers(call, model, corpus, start_forked, tmp_path):
@@ -134,8 +136,8 @@ def test_a_threshold_is_chosen_by_gold_and_work_is_kept_when_asked(call, model, 
     assert out.startswith(f"{output}: 2 pairs, f1 1.0000, precision 1.0000, recall 1.0000, threshold ")
     assert float(rows[-1][0]) >= float(re.search(r"threshold ([\d.]+)", out)[1])
     assert (tmp_path / "m.tsv.work").is_dir()
-    document = json.loads(call("mine", model, *sides, output, "--overwrite", "--json"))
-    assert (document["output"], document["pairs"]) == (str(output), 2)
+    document = json.loads(call("mine", model, *sides, output, "--overwrite", "--json"))["result"]
+    assert document["pairs"] == 2
     assert (document["threshold"], document["f1"]) == (None, None)
     assert not (tmp_path / "m.tsv.work").exists()
 
@@ -144,7 +146,7 @@ def test_columns_of_the_corpus_stand_beside_each_hit(call, model, write_lines, t
     corpus = write_lines("faq.tsv", ["question\tanswer", "a dog barks\tLet it in.", "개가 짖는다\tNo."])
     given = [model, corpus, "--column", "question", "--query", "a dog barks", "-k", 1, "--show", "answer"]
     assert call("search", *given).splitlines()[1:] == ["   1  1.0000  line 2  a dog barks", "      answer: Let it in."]
-    hit = json.loads(call("search", *given, "--json"))["queries"][0]["hits"][0]
+    hit = json.loads(call("search", *given, "--json"))["result"]["queries"][0]["hits"][0]
     assert (hit["line"], hit["record"], hit["columns"]) == (2, 1, {"answer": "Let it in."})
     call("search", *given, "--output", tmp_path / "found.csv")
     assert (tmp_path / "found.csv").read_text().splitlines()[0] == (
@@ -167,7 +169,9 @@ def test_columns_are_named_and_the_counts_are_printed(call, model, write_lines, 
     assert out.startswith(f"{output}: 4 pairs, 4 anchors, 6 candidates, 8 rows, ")
     assert (tmp_path / "n.tsv.work").is_dir()
     assert "candidates left out as positives of their anchor" in out
-    document = json.loads(call("mine-negatives", model, pairs, output, *columns, *given[2:6], "--overwrite", "--json"))
+    document = json.loads(call("mine-negatives", model, pairs, output, *columns, *given[2:6], "--overwrite", "--json"))[
+        "result"
+    ]
     assert (document["rows"], document["anchors_with_fewer"]) == (8, 0)
     before = output.read_text(encoding="utf-8")
     with pytest.raises(RequestError, match=r"n\.tsv: expected negatives, found none for 4 anchors .* by max_score"):

@@ -55,8 +55,9 @@ def test_layers_dimensions_and_scores_are_reported_in_json_and_kept_with_the_mod
     options = ["--layers", 2, "--dimensions", 3, "--no-trim", "--sts", sts]
     options += ["--parallel", f"de={english},{german}", "--parallel", f"fr={table}"]
     out = english.parent / "small"
-    report = json.loads(call("shrink", model, english, out, *options, "--json"))
-    assert report.pop("output") == str(out)
+    document = json.loads(call("shrink", model, english, out, *options, "--json"))
+    report = document["result"]["metrics"]
+    assert document["output"] == str(out)
     assert report == json.loads((out / "shrink.json").read_text())
     assert (report["layers/before"], report["layers/after"], report["dimensions/after"]) == (3, 2, 3)
     assert report["vocabulary/before"] == report["vocabulary/after"]

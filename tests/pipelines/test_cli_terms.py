@@ -31,7 +31,7 @@ def test_it_writes_the_folder_and_reports_the_metrics(call, model, listed, rated
     assert "Pearson, cosine and ratings: " in shown
     assert "neighbours of the same group: " in shown
     options = ["--overwrite", "--json", "--layers", "last", "--vectors", "parquet"]
-    document = json.loads(call("terms", model, listed, tmp_path / "out", *options))
+    document = json.loads(call("terms", model, listed, tmp_path / "out", *options))["result"]
     assert document["metrics"] == json.loads((tmp_path / "out" / "metrics.json").read_text())
     assert document["metrics"]["terms/layers"] == 1
     assert {"tsne.svg", "vectors.parquet"} <= {path.name for path in (tmp_path / "out").iterdir()}

@@ -186,7 +186,7 @@ def test_no_text_of_a_question_is_shown(squad):
 def test_the_command_knows_questions(written, squad):
     files = written(train=good("train"), dev=good("dev"))
     result = call(*files.values(), "--json")
-    document = json.loads(result.stdout)
+    document = json.loads(result.stdout)["result"]
     assert (result.exit_code, document["severity"], "offsets" in result.stdout) == (0, "good", True)
     assert document["files"] == {split: str(path) for split, path in files.items()}
     counts = {entry["check"]: entry["counts"] for entry in document["findings"]}
