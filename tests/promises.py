@@ -23,6 +23,7 @@ HEADINGS = {
     "counted": "What is dropped is counted; what is not measured is absent",
     "exact": "Results are those of the method",
     "elsewhere": "Models are the same in other libraries",
+    "serving": "The server answers exactly, and only those who may ask",
     "docs": "The documentation runs as written",
 }
 START = """# Promises

@@ -165,10 +165,10 @@ class Engine:
             started = time.monotonic()
             for waiting in batch:
                 waiting.job.started = min(waiting.job.started, started)
-            self._compute_batch(batch)
             self.counts.batches += 1
             self.counts.inputs += len(batch)
             self.counts.tokens += sum(waiting.tokens for waiting in batch)
+            self._compute_batch(batch)
             self.counts.seconds += time.monotonic() - started
 
     def _compute_batch(self, batch: Sequence[Waiting]) -> None:

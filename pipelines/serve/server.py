@@ -17,15 +17,18 @@ from bertrelay.signals import on_stop_signal
 
 HEADER_SECONDS = 10.0
 """Seconds within which a connection must have sent the headers of its request."""
+ANSWER_SECONDS = 60.0
+"""Seconds within which a client must have read what was sent of an answer."""
 MOST_CONNECTIONS = 2_048
 DRAIN_SECONDS = 30
 BACKLOG = 2_048
 
 
-class PatientlessProtocol(H11Protocol):
-    """HTTP/1.1 that closes a connection without a request in time, and one beyond MOST_CONNECTIONS."""
+class LimitedProtocol(H11Protocol):
+    """HTTP/1.1 with limits: of connections, and of the time to send a request and to read its answer."""
 
     _deadline: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -40,6 +43,15 @@ class PatientlessProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._stop_waiting()
+        self._stop_writing()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.loop.call_later(ANSWER_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_writing()
 
     def _wait_for_request(self) -> None:
         """Starts the time within which headers must be complete, unless a request is being answered."""
@@ -52,6 +64,11 @@ class PatientlessProtocol(H11Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+    def _stop_writing(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def _close(self) -> None:
         self._deadline = None
@@ -110,7 +127,7 @@ def serve(application: ASGIApp, listening: socket.socket, ready: Callable[[], No
     options |= {"ws": "none", "lifespan": "on", "server_header": False, "proxy_headers": False}
     config = uvicorn.Config(
         application,
-        http=PatientlessProtocol,
+        http=LimitedProtocol,
         loop="asyncio",
         timeout_keep_alive=int(HEADER_SECONDS),
         timeout_graceful_shutdown=DRAIN_SECONDS,

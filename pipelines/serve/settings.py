@@ -24,7 +24,7 @@ class ServeSettings(Settings):
     """Cut texts beyond the longest input where a request does not say; without, such a text is an error."""
     accept_token_ids: bool = False
     """Accept lists of numbers in place of texts, as ids of the model's own vocabulary."""
-    dimensions: list[Positive] = Field(default=[])
+    dimensions: list[Annotated[Positive, Field(strict=False)]] = Field(default=[])
     """Dimensions that the encoders were trained to be cut to. A request for others is refused. May be repeated."""
     allow_host: list[str] = Field(default=[])
     """Further Host name by which the server may be asked, as of a proxy. May be repeated."""

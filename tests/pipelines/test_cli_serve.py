@@ -4,14 +4,22 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import socket
+import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 
+import numpy as np
 import pytest
 from forked import finish
 
+from pipelines.serve.settings import AddressOptions
+
+ROOT = Path(__file__).resolve().parents[2]
 READY = re.compile(r"ready: http://127\.0\.0\.1:(\d+)\n  curl (\S+)/v1/models")
 
 
@@ -21,12 +29,17 @@ def started(start_forked, model):
 
     def start(*words, constants=None):
         process, printed = start_forked("serve", f"words={model}", "--port", "0", *words, constants=constants)
-        while not (ready := READY.search(printed()[0])):
-            assert process.is_alive(), printed()[1]
-            time.sleep(0.05)
-        return process, int(ready[1]), printed
+        return process, port_of(process, printed), printed
 
     return start
+
+
+def port_of(process, printed):
+    """The port of a server, when it is ready."""
+    while not (ready := READY.search(printed()[0])):
+        assert process.is_alive(), printed()[1]
+        time.sleep(0.05)
+    return int(ready[1])
 
 
 def ask(port, path="/v1/models", body=None, **headers):
@@ -36,6 +49,7 @@ def ask(port, path="/v1/models", body=None, **headers):
     return response.status, json.loads(response.read())
 
 
+@pytest.mark.promise("Requests that have arrived are answered after a stop signal", about="serving")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_answers_until_a_signal_and_then_what_has_arrived(started, number):
     process, port, printed = started()
@@ -71,12 +85,70 @@ def test_connections_that_send_no_request_are_closed_and_others_are_answered(sta
     assert ask(port)[0] == 200
 
 
+def test_slow_bodies_are_refused(started):
+    _, port, _ = started(constants={"pipelines.serve.application.BODY_SECONDS": 1.0})
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as slow:
+        slow.sendall(b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+        assert slow.makefile("rb").read().startswith(b"HTTP/1.1 408")
+    assert ask(port)[0] == 200
+
+
+def test_many_clients_at_once_get_the_vectors_of_the_encoder(started, encoder):
+    _, port, _ = started("--precision", "fp32", "--cache-mb", "0", "--dimensions", "4", "--dimensions", "2")
+    cut = ask(port, "/v1/embeddings", {"input": "a", "dimensions": 2})[1]["data"][0]["embedding"]
+    assert np.linalg.norm(cut) == pytest.approx(1)
+    words = ["a", "dog", "barks", "ein", "hund", "bellt", "개가", "짖는다", "."]
+    requests = [[" ".join(words[: 1 + (client + row) % 9]) for row in range(1 + client % 8)] for client in range(96)]
+    with ThreadPoolExecutor(24) as clients:
+        answers = list(clients.map(lambda texts: ask(port, "/v1/embeddings", {"input": texts}), requests))
+    assert {status for status, _ in answers} == {200}
+    for texts, (_, document) in zip(requests, answers, strict=True):
+        vectors = [row["embedding"] for row in document["data"]]
+        np.testing.assert_allclose(vectors, encoder.encode(texts, precision="fp32"), atol=1e-6)
+
+
+@pytest.mark.promise("Nothing of a note that was sent to the server is left behind", about="privacy")
+def test_nothing_of_a_note_is_left_behind(start_forked, readmission_model, tmp_path):
+    process, printed = start_forked("serve", readmission_model, "--port", "0")
+    port = port_of(process, printed)
+    note = "Plan:\nPlantedname MRN 7654321 slept well. the wound is dry."
+    assert ask(port, "/readmission", {"notes": note, "return_text": True})[0] == 200
+    assert ask(port, "/readmission?q=Plantedname", {"notes": note, "model": "Plantedname"})[0] == 404
+    assert ask(port, "/Plantedname")[0] == 404
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", "/metrics", headers={"x-request-id": "Plantedname"})
+    metrics = connection.getresponse().read().decode()
+    title = Path(f"/proc/{process.pid}/cmdline").read_bytes().decode() if Path("/proc").exists() else ""
+    os.kill(process.pid, signal.SIGTERM)
+    assert finish([process]) == [0]
+    for mark in ("Plantedname", "7654321"):
+        assert mark not in metrics + title + "".join(printed())
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_keys_are_read_from_a_file(started, write_lines):
     _, port, printed = started("--key-file", write_lines("keys.txt", ["first", "", "second"]))
     assert "Authorization: Bearer KEY" in printed()[0]
     assert "first" not in "".join(printed())
     assert ask(port)[0] == 401
     assert ask(port, Authorization="Bearer second")[0] == 200
+
+
+def test_the_container_starts_the_server_and_installs_what_it_needs():
+    lines = (ROOT / "Containerfile").read_text("utf-8").splitlines()
+    steps = [line.split(" ", 1) for line in lines if line and not line.startswith(("#", " "))]
+    assert {step for step, _ in steps} <= {"FROM", "COPY", "RUN", "USER", "ENV", "EXPOSE", "ENTRYPOINT", "CMD"}
+    values = dict(steps)
+    assert json.loads(values["ENTRYPOINT"]) == ["bertrelay", "serve"]
+    assert values["EXPOSE"] == str(AddressOptions().port)
+    assert "[serve,search]" in "".join(lines)
+    builders = [name for name in ("podman", "docker") if shutil.which(name)]
+    builder = next(
+        (name for name in builders if not subprocess.run([name, "info"], capture_output=True).returncode), None
+    )
+    if builder is None:
+        pytest.skip("no builder of containers runs here; the file was read only")
+    subprocess.run([builder, "build", "-q", "-f", ROOT / "Containerfile", ROOT], check=True)
 
 
 def test_wrong_requests_are_refused_before_anything_is_loaded(refused, model, write_lines, tmp_path):

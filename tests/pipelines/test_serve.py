@@ -75,6 +75,7 @@ def vectors_of(response):
     return np.array([row["embedding"] for row in response.json()["data"]], np.float32)
 
 
+@pytest.mark.promise("Vectors of the server are those of `encode`", about="serving")
 def test_embeddings_are_those_of_the_encoder_in_the_order_of_the_texts(client, expected):
     response = embed(client, TEXTS)
     assert response.status_code == 200
@@ -331,6 +332,7 @@ def test_the_documentation_has_every_route_and_each_example_is_answered(client):
         assert f"POST {path}<" in page.text
 
 
+@pytest.mark.promise("The page loads nothing from elsewhere", about="serving")
 def test_the_page_loads_nothing_from_elsewhere_and_its_policy_allows_its_script_and_style_only(client, models):
     response = client.get("/")
     policy = dict(part.strip().split(" ", 1) for part in response.headers["content-security-policy"].split(";"))
@@ -411,6 +413,7 @@ def test_requests_beyond_the_limits_are_refused(client):
     assert client.post("/search", content=b'{"query": "a", "top_k": 1e999}').status_code == 400
 
 
+@pytest.mark.promise("Pages of other sites cannot ask", about="serving")
 def test_only_this_server_s_names_and_pages_may_ask(serve):
     client = serve(allow_host=["models.example"], allow_origin=["https://site.example"])
     for host, status in (
@@ -546,6 +549,29 @@ def test_a_client_that_goes_cancels_its_request(models, monkeypatch):
     asyncio.run(application(whole, receive, send))
     assert job.cancelled()
     assert sent[0]["status"] == 499
+
+
+@pytest.mark.promise("With `--invariant` a text has the same bits whatever is asked with it", about="serving")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_an_invariant_server_gives_a_text_the_same_bits_whatever_is_asked_with_it(model, precision):
+    models = open_models({"words": model}, ServeSettings(invariant=True, precision=precision, cache_mb=0))
+    client = TestClient(app(models), base_url=HOST)
+    alone = [vectors_of(embed(client, text))[0] for text in TEXTS]
+    assert (vectors_of(embed(client, TEXTS[::-1])) == alone[::-1]).all()
+    assert models.by_name["words"].engine.counts.batches == 1 + 2 * len(TEXTS)
+    models.close()
+
+
+def test_a_student_answers_from_an_index_of_its_teacher(model, table, tmp_path):
+    index = build_index(model, table, tmp_path / "index")
+    teacher = SentenceEncoder.load(model)
+    student = teacher.with_parts(spaces=[index.manifest.origin.model_digest], normalize=True)
+    student.save(tmp_path / "student")
+    models = open_models({"student": tmp_path / "student", "index": tmp_path / "index"}, ServeSettings())
+    client = TestClient(app(models), base_url=HOST)
+    (result,) = client.post("/search", json={"query": "ein hund bellt", "top_k": 1}).json()["results"]
+    assert result["hits"][0]["text"] == "ein hund bellt"
+    models.close()
 
 
 def test_no_vectors_are_kept_of_sensitive_texts(model):

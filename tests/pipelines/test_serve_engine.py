@@ -69,6 +69,7 @@ def test_results_are_in_the_order_of_the_request_whatever_the_batches(engine, ne
     assert all(sum(1 for _ in batch) * max(sizes[value] for value in batch) <= 40 for batch in network.batches)
 
 
+@pytest.mark.promise("One sentence does not wait for a request of thousands", about="serving")
 def test_a_sentence_passes_a_request_of_thousands(engine, network):
     engine = engine(queue_tokens=10**6)
     hold(engine, network)

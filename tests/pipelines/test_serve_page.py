@@ -1,0 +1,107 @@
+"""The page of the server in a browser: every tab answers, nothing is loaded from elsewhere, and texts stay texts.
+
+It needs playwright and Chromium, and is skipped where they are missing. AXE names a file axe.min.js, by which
+the page is checked for faults of accessibility too.
+"""
+
+import os
+import re
+import shutil
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+playwright = pytest.importorskip("playwright.sync_api")
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+AXE = os.environ.get("AXE")
+READY = re.compile(r"ready: (http://127\.0\.0\.1:\d+)\n")
+MARKUP = "<img src=x onerror=alert(1)> The mice had fever of BRCA1 👩‍⚕️ 𝒢out, 통풍 النقرس गठिया 痛风."
+SERIOUS = """axe.run().then(result => result.violations.filter(one => ["serious", "critical"].includes(one.impact))
+    .map(one => one.id + ": " + one.nodes.map(node => node.target.join(" ")).join(", ")))"""
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")]
+
+
+@pytest.fixture
+def address(start_forked, model, tagger, answerer, readmission_model, write_lines):
+    rows = ["said,language", "a dog barks,en", "개가 짖는다,ko", '"<b>ein</b> hund",de']
+    table = write_lines("faq.csv", rows)
+    models = [f"words={model}", f"tags={tagger}", f"answers={answerer}", f"risk={readmission_model}", table]
+    columns = ["--column", "said", "--show", "language", "--truncate"]
+    process, printed = start_forked("serve", *models, *columns, "--port", "0")
+    while not (ready := READY.search(printed()[0])):
+        assert process.is_alive(), printed()[1]
+        time.sleep(0.1)
+    return ready[1]
+
+
+@contextmanager
+def browser_page(address, width, scheme):
+    """A page whose errors and requests are collected, `(page, errors, requests)`."""
+    errors, requests = [], []
+    with playwright.sync_playwright() as engine:
+        browser = engine.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        page.set_default_timeout(120_000)
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("console", lambda message: errors.append(message.text))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("dialog", lambda dialog: errors.append(dialog.message))
+        page.goto(address)
+        page.wait_for_selector("[role=tab]")
+        yield page, errors, requests
+        browser.close()
+
+
+def ask(page, tab, **fields):
+    """The panel of a tab, with the answer to a request of these fields."""
+    page.get_by_role("tab", name=tab).click()
+    panel = page.locator("[role=tabpanel]:not([hidden])")
+    for name, value in fields.items():
+        panel.locator(f"[name={name}]").fill(value)
+    panel.locator("button.main").click()
+    panel.locator("details, .error").first.wait_for()
+    assert panel.locator(".error").count() == 0, panel.inner_text()
+    return panel
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_every_tab_answers_in_a_browser(address, width, scheme):
+    with browser_page(address, width, scheme) as (page, errors, requests):
+        hits = ask(page, "Search", query="<b>ein</b> hund").locator(".hits li")
+        assert hits.count() == 3
+        assert "<b>ein</b> hund" in hits.all_inner_texts()[0]
+        assert "language: de" in hits.all_inner_texts()[0]
+        similarity = ask(page, "Similarity", first="a dog barks\nein hund", second="ein hund\n개가 짖는다")
+        assert similarity.locator("tbody tr").count() == 2
+        assert "1.000" in similarity.inner_text()
+        entities = ask(page, "Entities", text=MARKUP)
+        shown = entities.locator(".text")
+        shown.evaluate("node => node.querySelectorAll('mark small').forEach(type => type.remove())")
+        assert shown.inner_text() == MARKUP
+        with page.expect_download() as download:
+            entities.get_by_role("button", name="jsonl").click()
+        assert "BRCA1" in Path(download.value.path()).read_text("utf-8")
+        answer = ask(page, "Answers", question="Who had fever?", context=MARKUP)
+        assert answer.locator(".text").inner_text() == MARKUP
+        risk = ask(page, "Outcomes", notes="Plan:\nthe wound is dry. <b>qzx</b> slept well.")
+        assert "no medical device" in risk.inner_text()
+        assert re.search(r"\d+\.\d %", risk.locator(".score").inner_text())
+        page.get_by_role("tab", name="About").focus()
+        page.keyboard.press("ArrowRight")
+        assert page.get_by_role("tab", name="Search").get_attribute("aria-selected") == "true"
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert errors == []
+        assert [url for url in requests if not url.startswith((address, "data:", "blob:"))] == []
+
+
+@pytest.mark.skipif(AXE is None, reason="AXE names no axe.min.js")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_tab_has_a_serious_fault_of_accessibility(address, scheme):
+    with browser_page(address, 390, scheme) as (page, _, _):
+        for tab in ("Search", "Similarity", "Entities", "Answers", "Outcomes"):
+            ask(page, tab)
+            page.evaluate(Path(AXE).read_text("utf-8"))
+            assert page.evaluate(SERIOUS) == [], tab
