@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 REWRITTEN = [
     *("bertrelay", "teachers", "students", "domain/text", "domain/biomedical/documents"),
+    *("pipelines/cards", "pipelines/cli", "pipelines/run", "pipelines/serve", "tests/pipelines/cards"),
     *("tests/bertrelay", "tests/teachers", "tests/students", "tests/domain/text", "tests/domain/biomedical/documents"),
 ]
 """Folders in which every docstring, name and comment follows the rules."""

@@ -77,7 +77,7 @@ def finished(tmp_path_factory, tiny_encoder):
     rows = ["en\tde\tfr", *("\t".join([english, *others]) for english, others in PAIRS.items())]
     (folder / "private/train.tsv").write_text("\n".join(rows))
     german = [others[0] for others in PAIRS.values()]
-    (folder / "sts.tsv").write_text("\n".join(f"{each}\t{german[n - 1]}\t{n}.0" for n, each in enumerate(german)))
+    (folder / "sts.tsv").write_text("\n".join(f"{text}\t{german[n - 1]}\t{n}.0" for n, text in enumerate(german)))
     (folder / "tiny.toml").write_text(RECIPE.format(folder=folder))
     run(read_recipe(str(folder / "tiny.toml"), REGISTRY), RunOptions(runs=folder / "runs"))
     return folder / "runs/tiny"
@@ -89,14 +89,14 @@ def card(finished):
 
 
 def test_the_metadata_are_hugging_faces(card):
-    found = card.data.to_dict()
-    assert found["language"] == ["en", "de", "fr"]
-    assert (found["license"], found["library_name"]) == ("apache-2.0", "sentence-transformers")
-    assert (found["pipeline_tag"], found["base_model"]) == ("sentence-similarity", ["org/base"])
-    assert {"sentence-transformers", "multilingual"} <= set(found["tags"])
-    assert ModelCard(str(card)).data.to_dict() == found  # written again it is the same
-    name, results = model_index_to_eval_results(found["model-index"])
-    assert name == "me/tiny-de-fr" and len({each.unique_identifier for each in results}) == len(results) == 3
+    metadata = card.data.to_dict()
+    assert metadata["language"] == ["en", "de", "fr"]
+    assert (metadata["license"], metadata["library_name"]) == ("apache-2.0", "sentence-transformers")
+    assert (metadata["pipeline_tag"], metadata["base_model"]) == ("sentence-similarity", ["org/base"])
+    assert {"sentence-transformers", "multilingual"} <= set(metadata["tags"])
+    assert ModelCard(str(card)).data.to_dict() == metadata  # written again it is the same
+    name, results = model_index_to_eval_results(metadata["model-index"])
+    assert name == "me/tiny-de-fr" and len({result.unique_identifier for result in results}) == len(results) == 3
 
 
 def test_metrics_of_a_shrunk_model_are_its_own_and_those_before_are_not(tmp_path, finished):
@@ -109,8 +109,8 @@ def test_metrics_of_a_shrunk_model_are_its_own_and_those_before_are_not(tmp_path
     (folder / "done.json").write_text(json.dumps(facts))
     card = ModelCard.load(write_card(folder / "model", tmp_path / "out", results=[folder], license="mit"))
     assert "another model" not in card.text
-    found = {each.dataset_name: each.metric_value for each in card.data.eval_results}
-    assert found == {"small: x": 0.4, "small: en-de": 0.4}
+    values = {result.dataset_name: result.metric_value for result in card.data.eval_results}
+    assert values == {"small: x": 0.4, "small: en-de": 0.4}
     with pytest.raises(RequestError, match=r"output: there is no folder .*none"):
         write_card(folder / "model", tmp_path / "none/out", results=[folder], license="mit")
 
@@ -153,16 +153,16 @@ def test_one_vector_space_is_claimed_only_where_the_metrics_show_it(tmp_path, fi
 
 
 @pytest.mark.promise("A model card is valid, and its metrics are those of the stages", about="exact")
-def test_its_figures_are_those_of_the_stages_and_of_the_published_model_alone(finished, card):
+def test_its_metrics_are_those_of_the_stages_and_of_the_published_model_only(finished, card):
     metrics = read_done(finished / "test/latest").metrics
     names = ["translation_accuracy/en-de", "translation_accuracy/de-en", "sts/de/spearman_cosine"]
-    assert [each.metric_value for each in card.data.eval_results] == [round(metrics[name], 4) for name in names]
+    assert [result.metric_value for result in card.data.eval_results] == [round(metrics[name], 4) for name in names]
     for name in names:
         low, high = metrics[f"{name}_low"], metrics[f"{name}_high"]
         if low is not None:
             assert f"{metrics[name]:.3f} ({low:.3f} – {high:.3f})".replace("-", "−") in card.text
     assert "start (another model)" in card.text
-    assert {each.dataset_name.partition(":")[0] for each in card.data.eval_results} == {"test"}
+    assert {result.dataset_name.partition(":")[0] for result in card.data.eval_results} == {"test"}
 
 
 def test_it_has_the_data_with_counts_the_settings_the_limits_and_no_folder_of_this_machine(finished, card):
@@ -220,7 +220,7 @@ def test_a_name_of_a_file_cannot_break_a_table(finished, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("settings", "message"),
     [
         ({"license": "Apache 2"}, "expected an identifier such as apache-2.0.* did you mean apache-2.0"),
         ({"license": "my own"}, "for any other write other, with license_name and license_link"),
@@ -231,9 +231,9 @@ def test_a_name_of_a_file_cannot_break_a_table(finished, tmp_path):
         ({"license": "mit", "languages": ["german"]}, "expected a language code such as de"),
     ],
 )
-def test_settings_that_make_no_valid_card_are_reported(given, message):
+def test_settings_that_make_no_valid_card_are_reported(settings, message):
     with pytest.raises(ValidationError, match=message):
-        CardSettings.model_validate({"model": "a/b", "results": ["x"], "name": "me/x", **given})
+        CardSettings.model_validate({"model": "a/b", "results": ["x"], "name": "me/x", **settings})
     assert len(known_licenses()) == len(set(known_licenses()))
 
 
@@ -255,8 +255,8 @@ def test_what_is_no_finished_stage_is_reported_and_leaves_nothing(finished, tmp_
 )
 def test_a_license_as_people_write_it_is_its_identifier(written, identifier):
     more = {"license_name": "own", "license_link": "LICENSE"} if identifier == "other" else {}
-    given = {"model": "./m", "results": ["./r"], "name": "a/b", "license": written, **more}
-    assert CardSettings.model_validate(given).license == identifier
+    settings = {"model": "./m", "results": ["./r"], "name": "a/b", "license": written, **more}
+    assert CardSettings.model_validate(settings).license == identifier
 
 
 def test_a_cell_is_shown_as_it_is_written_and_has_no_live_link():
