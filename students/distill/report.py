@@ -18,8 +18,8 @@ def training_report(
     languages, pairs = list(facts["train"]), sum(facts["train"].values())
     summary = [
         f"A student, started from {base}, learned to give sentences in {counted(languages, 'language', 'languages')} "
-        f"the vectors that {teacher}, its teacher, gives their English, for search and comparison across languages.",
-        f"It was trained on {pairs:,} pairs of translations.",
+        "the vectors of their English, for search and comparison across languages.",
+        f"Its teacher is {teacher}; it was trained on {pairs:,} pairs of translations.",
     ]
     if english := facts.get("english_without_translations"):
         summary[1] = f"{summary[1][:-1]} and {english:,} English sentences without a translation."

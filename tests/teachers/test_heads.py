@@ -23,7 +23,7 @@ def test_an_encoder_from_scratch_learns_to_classify(nli):
     assert log_lines(context, "loss")[0]["loss"] == pytest.approx(np.log(2), abs=0.15)  # two classes, before any step
     assert metrics["dev/accuracy"] > 0.8
     files = {path.name for path in context.output.iterdir()} - {context.work.name}
-    assert files == {"head", "metrics.jsonl", "model", "rejects.jsonl"}
+    assert files == {"head", "metrics.jsonl", "model", "rejects.jsonl", "report.json"}
 
 
 def test_other_than_2_to_100_classes_and_dev_data_of_other_ones_are_refused(context, tmp_path):

@@ -119,7 +119,7 @@ def test_it_learns_and_shows_before_and_after(trained):
     assert len(evaluated) == 4
     assert metrics["best_step"] == best["step"] and metrics["mlm_loss"] == best["mlm_loss"]
     written = {path.name for path in (folder / "output").iterdir()} - {"work"}
-    assert written == {"corpus.json", "metrics.jsonl", "model", "rejects.jsonl"}
+    assert written == {"corpus.json", "metrics.jsonl", "model", "rejects.jsonl", "report.json"}
 
 
 def test_documents_are_prepared_on_the_engine_of_the_stage(settings, tmp_path):

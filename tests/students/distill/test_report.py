@@ -17,7 +17,7 @@ def test_a_learning_curve_is_a_table_of_at_most_twenty_rows_and_the_last_among_t
 
 def test_the_summary_names_base_teacher_languages_and_pairs():
     first, second = training_report("mpnet", "e5", FACTS).summary
-    assert "started from e5" in first and "mpnet" in first and "2 languages (de and ko)" in first
-    assert second == "It was trained on 1,500 pairs of translations."
+    assert "started from e5" in first and "2 languages (de and ko)" in first
+    assert second == "Its teacher is mpnet; it was trained on 1,500 pairs of translations."
     *_, second = training_report("mpnet", "e5", {**FACTS, "english_without_translations": 4000}).summary
     assert second.endswith("and 4,000 English sentences without a translation.")

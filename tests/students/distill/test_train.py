@@ -95,7 +95,8 @@ def test_from_two_languages_to_one_space(distilled, toy):
     assert metrics["train_items"] == 3 * (len(toy.train) - 30)
     assert read_variance(SimpleNamespace(folder=context.output / "model")) == metrics["target_variance"]
     written = {path.name for path in context.output.iterdir()} - {context.work.name}
-    assert written == {"corpus.json", "learning_curve.json", "metrics.jsonl", "model", "rejects.jsonl"}
+    files = {"corpus.json", "learning_curve.json", "metrics.jsonl", "model", "rejects.jsonl", "report.json"}
+    assert written == files
     curve = json.loads((context.output / "learning_curve.json").read_text())["rows"]
     assert [row["step"] for row in curve] == steps
     assert [row["sentences"] for row in curve] == [epoch * metrics["train_items"] for epoch in range(1, 13)]
