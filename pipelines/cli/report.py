@@ -1,16 +1,17 @@
 """`bertrelay report`."""
 
+from functools import reduce
+from operator import and_
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from pydantic import Field
 
-from bertrelay.files import make_readable
 from pipelines.cli.options import OutputOptions, argument, command, print_document, write_out
 from pipelines.cli.recipes import PANEL
 from pipelines.run.errors import disk_explained
-from pipelines.run.store import REPORT
+from pipelines.run.store import REPORT, RUN
 
 reporting = typer.Typer()
 
@@ -42,15 +43,15 @@ def report(
     from pipelines.report.compare import write_comparison
     from pipelines.report.page import write_report
 
-    pages = [options.output] if options.compare else [run / REPORT for run in runs]
+    pages = {options.output: runs} if options.compare else {run / REPORT: [run] for run in runs}
     with disk_explained(options.output if options.compare else runs[0]):
         if options.compare:
             write_comparison(runs, options.output, overwrite=options.overwrite)
         else:
             for run in runs:
                 write_report(run)
-        for page in pages:
-            make_readable(page)
+        for page, shown in pages.items():  # for nobody who may not read the runs
+            page.chmod(reduce(and_, ((run / RUN).stat().st_mode & 0o777 for run in shown)))
     if options.as_json:
         print_document("report", {"pages": [str(page) for page in pages]}, options.output if options.compare else None)
     else:

@@ -62,3 +62,13 @@ def test_the_command_writes_the_report_again_and_a_comparison(runs, tmp_path, mo
     assert "0.812" in (runs[0] / "report.html").read_text(encoding="utf-8")
     done = CliRunner().invoke(app, ["report", *map(str, runs), "--compare", "--json"])
     assert done.exit_code == 0 and (tmp_path / "comparison.html").is_file()
+
+
+def test_a_page_is_read_by_those_alone_who_may_read_its_runs(runs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for run, mode in zip(runs, (0o600, 0o644), strict=True):
+        (run / "run.json").chmod(mode)
+    assert CliRunner().invoke(app, ["report", *map(str, runs)]).exit_code == 0
+    assert [(run / "report.html").stat().st_mode & 0o777 for run in runs] == [0o600, 0o644]
+    assert CliRunner().invoke(app, ["report", *map(str, runs), "--compare"]).exit_code == 0
+    assert (tmp_path / "comparison.html").stat().st_mode & 0o777 == 0o600
