@@ -40,7 +40,9 @@ def _exit_code(arguments: list[str], debug: bool, sensitive: bool = False, group
         from pipelines.cli.app import app  # here, so that Ctrl-C while all this loads is no error either
         from pipelines.cli.stdin import check_dashes
         from pipelines.run.errors import disk_explained
+        from pipelines.run.launch import end_with_launcher
 
+        end_with_launcher()
         check_dashes(arguments)
         if "--runs=" in arguments or ("--runs", "") in pairwise(arguments):
             raise RequestError("--runs: expected a folder, found an empty text")

@@ -4,6 +4,7 @@ torchrun sets their environment, passes signals on and ends the others when one 
 replaced by the error of the process that failed first.
 """
 
+import ctypes
 import json
 import logging
 import os
@@ -22,6 +23,11 @@ from bertrelay.signals import STOPPING
 
 ERRORS = "BERTRELAY_ERRORS"
 """The folder into which each process writes its error."""
+
+LAUNCHER = "BERTRELAY_LAUNCHER"
+"""The process that started this one."""
+
+PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 SECONDS_TO_SAVE = "120"
 """Time that a process has to save its state after a stop signal."""
@@ -70,7 +76,7 @@ def launch(command: Sequence[str], processes: int) -> int:
         signals_to_handle=",".join(number.name for number in STOPPING if signal.getsignal(number) != signal.SIG_IGN),
     )
     with TemporaryDirectory(prefix="bertrelay-") as errors, _without_logs():
-        os.environ[ERRORS] = errors
+        os.environ |= {ERRORS: errors, LAUNCHER: str(os.getpid())}
         try:
             elastic_launch(config, command[0])(*command[1:])
         except ChildFailedError as error:
@@ -145,6 +151,18 @@ def _explain(failed: Mapping[int, int], errors: Path) -> int:
     if code <= 128:  # else it was stopped
         log(f"process {rank} ended with exit code {code} and gave no reason")
     return code
+
+
+def end_with_launcher() -> None:
+    """In a process that `launch` started: it ends with the launcher, even where SIGKILL ends that. On Linux only.
+
+    Else it would go on training in a folder that the next run opens.
+    """
+    launcher = os.environ.pop(LAUNCHER, None)
+    if launcher and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != int(launcher):  # it died before this process asked for the signal
+            os._exit(1)
 
 
 def leave_error(message: str, code: int) -> bool:

@@ -3,6 +3,7 @@
 import os
 import select
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -145,3 +146,22 @@ def test_processes_whose_runs_are_on_separate_disks_are_refused_before_a_stage_b
     assert in_two(code) == 2
     assert "all 2 processes share" in capfd.readouterr().err
     assert not list(tmp_path.rglob("steps-*"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs prctl of Linux")
+def test_processes_end_with_a_killed_launcher():
+    worker = "from pipelines.run.launch import end_with_launcher; end_with_launcher()\n"
+    worker += "import os, signal; os.write(1, b'%d\\n' % os.getpid()); signal.pause()"
+    code = f"import sys; from pipelines.run.launch import launch; launch([sys.executable, '-c', {worker!r}], 2)"
+    launcher = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    workers = [int(launcher.stdout.readline()) for _ in range(2)]
+    launcher.kill()
+    launcher.wait()
+    assert all(has_ended(pid) for pid in workers)
+
+
+def test_a_process_whose_launcher_died_before_it_asked_ends_too():
+    code = "from pipelines.run.launch import end_with_launcher; end_with_launcher(); print('lives')"
+    environment = {**os.environ, "BERTRELAY_LAUNCHER": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
