@@ -31,16 +31,16 @@ def comparison_page(runs: Sequence[RunResults]) -> str:
     results = {label: key_results(run) for label, run in zip(labels, runs, strict=True)}
     models = [trained_models(run, results[label]) for label, run in zip(labels, runs, strict=True)]
     tables = _side_by_side(dict(zip(labels, runs, strict=True)))
-    return render(
-        "comparison.html.jinja",
-        recipe=" and ".join(labels) if len(labels) == 2 else f"{len(labels)} runs",
-        summaries=list(zip(labels, map(sentences, models), strict=True)),
-        results=_key_table(results),
-        pictures=list(_pictures(results)),
-        tables=tables,
-        signs=signs(tables),
-        styles=styles([]),
-    )
+    values = {
+        "recipe": " and ".join(labels) if len(labels) == 2 else f"{len(labels)} runs",
+        "summaries": list(zip(labels, map(sentences, models), strict=True)),
+        "results": _key_table(results),
+        "pictures": list(_pictures(results)),
+        "tables": tables,
+        "signs": signs(tables),
+        "styles": styles([]),
+    }
+    return render("comparison.html.jinja", values)
 
 
 def _labels(folders: Sequence[Path]) -> list[str]:

@@ -1,6 +1,6 @@
 """`report.html`: a run on one page that needs no network and no scripts: its answer, then the details, folded."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -57,25 +57,25 @@ def run_page(run: RunResults) -> str:
     for stage in run.stages:
         for library, version in stage.done.libraries.items():
             versions.setdefault(library, {})[version] = None
-    return render(
-        "report.html.jinja",
-        recipe=run.name,
-        sentences=sentences(models),
-        verdicts=[(label, verdict) for label, verdict in verdicts(judged) if verdict.comparison],
-        results=results,
-        pictures=[*pictures, *losses[:1]],
-        stages=run.stages,
-        seconds=sum(stage.done.seconds for stage in run.stages),
-        finished=max(stage.done.finished for stage in run.stages),
-        details=details,
-        signs=signs(tables),
-        withheld=", ".join(sorted(run.withheld)),
-        styles=styles(run.stages),
-        libraries=versions,
-    )
+    values = {
+        "recipe": run.name,
+        "sentences": sentences(models),
+        "verdicts": [(label, verdict) for label, verdict in verdicts(judged) if verdict.comparison],
+        "results": results,
+        "pictures": [*pictures, *losses[:1]],
+        "stages": run.stages,
+        "seconds": sum(stage.done.seconds for stage in run.stages),
+        "finished": max(stage.done.finished for stage in run.stages),
+        "details": details,
+        "signs": signs(tables),
+        "withheld": ", ".join(sorted(run.withheld)),
+        "styles": styles(run.stages),
+        "libraries": versions,
+    }
+    return render("report.html.jinja", values)
 
 
-def render(template: str, **values: Any) -> str:
+def render(template: str, values: Mapping[str, Any]) -> str:
     """A page of one of the templates beside this module."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -87,7 +87,7 @@ def render(template: str, **values: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"duration": duration, "day": day, "value": shown_value}
-    return environment.get_template(template).render(**values)
+    return environment.get_template(template).render(values)
 
 
 def _without_rows(tables: Sequence[ScoreTable], run: RunResults, results: Sequence[KeyResult]) -> list[ScoreTable]:

@@ -86,7 +86,7 @@ class ScoreTable:
 
     @property
     def about(self) -> str:
-        """What the family says of this run."""
+        """Description of the family that is true of this run."""
         return self.family.describe_run(self.facts)
 
     @property
@@ -148,7 +148,7 @@ def cell_of(stage: str, name: str, kind: str | None = None) -> Cell:
 
 
 def signs(tables: Sequence[ScoreTable]) -> str:
-    """What the signs in some tables mean; of those that are there."""
+    """Explains the signs that the tables have."""
     values = [value for table in tables for row in table.rows for value in table.cells(row)]
     meanings = {
         "small numbers are 95 % bootstrap intervals": any(value.interval for value in values),
@@ -165,7 +165,7 @@ def metric_values(metrics: Metrics) -> dict[str, MetricValue]:
 
 
 def _is_addition(name: str, metrics: Metrics) -> bool:
-    """Whether `name` belongs to another metric: `f1_low` to `f1`, and so does `f1_low_deviation`."""
+    """True if `name` belongs to another metric: `f1_low` to `f1`, and so does `f1_low_deviation`."""
     base = next((name.removesuffix(ending) for ending in ENDINGS if name.endswith(ending)), "")
     return base in metrics or (base != "" and _is_addition(base, metrics))
 
