@@ -19,12 +19,12 @@ PROTOCOLS = f"{SBERT_PAPER}.settings:ProtocolSettings", f"{SBERT_PAPER}.protocol
 
 STAGES = {
     "pipelines.samples": [
-        ("samples.write", 1, "settings:SampleSettings", "sentence_files:run", ""),
+        ("samples.write", 2, "settings:SampleSettings", "sentence_files:run", ""),
         ("samples.papers", 2, "settings:PaperSettings", "papers:run_papers", ""),
         ("samples.hospital", 3, "settings:HospitalSettings", "hospital:run", ""),
         ("samples.entities", 1, "settings:EntitySettings", "papers:run_entities", ""),
         ("samples.questions", 1, "settings:QuestionSettings", "papers:run_questions", ""),
-        ("samples.sbert-paper", 2, "settings:SbertPaperSettings", "sentence_files:run_sbert_paper", ""),
+        ("samples.sbert-paper", 3, "settings:SbertPaperSettings", "sentence_files:run_sbert_paper", ""),
     ],
     "pipelines.cards": [
         ("report.card", 3, "settings:CardSettings", "card:run", ""),

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import typer.main
+from official_files import write_official_files
 from typer.testing import CliRunner
 
 from bertrelay.evaluation import statistics
@@ -30,8 +31,8 @@ from pipelines.registry import REGISTRY
 from pipelines.run.store import Done
 from pipelines.samples.hospital import write_hospitals, write_terms
 from pipelines.samples.papers import draw_documents, write_entities, write_papers, write_questions
-from pipelines.samples.sentence_files import PLAIN_FILES, write_plain_files, write_samples, write_sbert_paper
-from pipelines.samples.settings import EntitySettings, QuestionSettings, SampleSettings, SbertPaperSettings
+from pipelines.samples.sentence_files import PLAIN_FILES, write_plain_files, write_samples
+from pipelines.samples.settings import EntitySettings, QuestionSettings, SampleSettings
 from teachers.pairs.model import start_cross_encoder
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -62,8 +63,8 @@ def place(tiny_encoder, tmp_path_factory):
     write_samples(folder, SampleSettings(parallel_train=100, parallel_test=100, nli=100, sts=120, triplets=100))
     write_entities(folder, draw_documents(EntitySettings(train=10, dev=5, test=5)))
     write_questions(folder, QuestionSettings(train=10, dev=5, test=5))
-    write_sbert_paper(folder / "sbert-paper", SbertPaperSettings(sts=20, train=20, classes=12))
-    write_plain_files(folder, seed=1, sentences=80)
+    write_official_files(folder / "sbert-paper")
+    write_plain_files(folder, sentences=80)
     texts = [line for name in PLAIN_FILES for line in (folder / name).read_text("utf-8").splitlines()]
     sizes = {"hidden_size": 128, "num_attention_heads": 4, "intermediate_size": 512, "max_position_embeddings": 66}
     student = tiny_encoder("xlm-roberta", texts, layers=2, sizes=sizes, normalize=True)

@@ -36,7 +36,7 @@ from pipelines.recipe.validation import unknown
 from pipelines.run.errors import disk_explained
 from pipelines.run.plan import Action, Plan, RunOptions, left_behind, make_plan, plan_json, save_digests, short_path
 from pipelines.run.store import REPORT, latest_name
-from pipelines.samples.settings import EntitySettings, QuestionSettings, SampleSettings, SbertPaperSettings
+from pipelines.samples.settings import EntitySettings, QuestionSettings, SampleSettings
 
 if TYPE_CHECKING:
     from pipelines.run.runner import Outcome
@@ -287,12 +287,12 @@ class SamplesOptions(OutputOptions):
     """Options of writing sample data."""
 
     seed: Seed = 1
-    """Seed of the sentences."""
+    """Seed of the papers, entities, questions and hospitals; sentences are always the same."""
 
 
 @command(recipe_commands, rich_help_panel=PANEL)
 def samples(folder: Annotated[Path, argument("DIR", "Folder to write into.")], options: SamplesOptions) -> None:
-    """Write sample data of every kind, made by the project's own generators; nothing is downloaded.
+    """Write sample data of every kind, all the project's own; nothing is downloaded.
 
     Parallel sentences, NLI, STS and triplets, and sentences line by line; papers, annotated entities and questions;
     two small hospitals in MIMIC's format; every data set of the SBERT paper, in its official format.
@@ -307,12 +307,12 @@ def samples(folder: Annotated[Path, argument("DIR", "Folder to write into.")], o
 
     seed = options.seed
     with disk_explained(folder, "DIR"), _moved_into(folder, options.overwrite) as building:
-        counts = write_samples(building, SampleSettings(seed=seed))
-        counts |= write_plain_files(building, seed)
+        counts = write_samples(building, SampleSettings())
+        counts |= write_plain_files(building)
         counts |= write_papers(building, seed) | write_hospitals(building, seed)
         counts |= write_entities(building, draw_documents(EntitySettings(seed=seed)))
         counts |= write_questions(building, QuestionSettings(seed=seed))
-        counts[f"{FOLDER}/"] = sum(write_sbert_paper(building / FOLDER, SbertPaperSettings(seed=seed)).values())
+        counts[f"{FOLDER}/"] = sum(write_sbert_paper(building / FOLDER).values())
     if options.as_json:
         print_document("samples", {"counts": counts}, folder)
         return

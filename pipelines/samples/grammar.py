@@ -1,12 +1,15 @@
-"""A small grammar engine: the word lists, tables, rules and templates of `data/*.toml`, compiled to Python functions.
+"""A small grammar: the rules and lists of `data/*.toml` fill templates with the features of a patient or a paper.
 
-`data/en.toml` explains how they read.
+A rule is a text, or a list of texts with conditions, of which the first whose conditions hold is written, and nothing
+where none holds. A condition compares what a name stands for: `kind = "care"`, `kind = ["care", "report"]`,
+`died = true` (there is something), `died = false` (there is nothing). In braces stands a name: of a rule, of a
+feature, of a list, or a range of numbers; `{type_if_{kind}}` is `{type_if_planned}` where the kind is `planned`.
 """
 
 import gzip
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -14,15 +17,11 @@ from types import MappingProxyType
 from typing import Any
 
 DATA = Path(__file__).with_name("data")
-SPECIAL = ("columns", "rules", "lists")
-"""Tables of a data file that have no words."""
 NAME = re.compile(r"\{((?:[^{}]|\{[^{}]*\})+)\}")
 """In braces; it may have names in braces itself."""
-FIRST_SYLLABLE, FINALS, FINAL_RIEUL = 0xAC00, 28, 8
-"""Unicode orders Korean syllables by their final consonant: 28 of them, the first being none, the ninth ㄹ."""
-PARTICLES = re.compile(r"(\w)(은/는|이/가|을/를|으로/로)")
 
-Template = Callable[[Mapping[str, Any]], str]
+Value = Callable[[Mapping[str, Any]], Any]
+"""A compiled template or name: from features to what they make of it."""
 
 
 @cache
@@ -43,87 +42,64 @@ def capitalised(text: str) -> str:
 
 
 class Grammar:
-    """The rules, words and lists of data files. A rule becomes a Python expression: the samples have 100,000
-    sentences, for which some five million rules are looked at.
-    """
+    """The rules and lists of some tables, of which a later one may replace those before."""
 
-    def __init__(self, *names: str) -> None:
-        data = {key: value for name in names for key, value in load(name).items()}
-        for key in ("rules", "lists"):
-            data[key] = {inner: value for name in names for inner, value in load(name).get(key, {}).items()}
-        tables = {key: rows for key, rows in data.items() if isinstance(rows, dict) and key not in SPECIAL}
-        columns = data.get("columns", {})
-        self.lists: dict[str, list[str]] = data["lists"]
-        self._tables, self._rules = tables.keys(), data["rules"]
-        words = {word: text for key, rows in tables.items() for word, text in _words(key, rows, columns.get(key))}
-        self._known: dict[str, Any] = {"words": words, "inside": inside}
-        self._known |= {f"rule_{key}": self._compiled(self._rule(rule)) for key, rule in self._rules.items()}
-        self._templates: dict[str, Template] = {}
-        self._replaced = [(re.compile(pattern), by) for pattern, by in data.get("replace", ())]
+    def __init__(self, *tables: Mapping[str, Any]) -> None:
+        self._rules: dict[str, Any] = {}
+        self.lists: dict[str, list[str]] = {}
+        for table in tables:
+            self._rules |= table.get("rules", {})
+            self.lists |= table.get("lists", {})
+        self._template, self._rule = cache(self._compiled), cache(self._compiled_rule)
 
-    def fill(self, text: str, scope: Mapping[str, Any]) -> str:
-        """`text` with what each name in braces stands for."""
-        if text not in self._templates:
-            self._templates[text] = self._compiled(self._text(text))
-        return self._templates[text](scope)
+    def fill(self, text: str, scope: Mapping[str, Any]) -> Any:
+        """`text` with what each name in braces stands for; the value itself where it is one name and nothing else."""
+        return self._template(text)(scope)
 
-    def sentence(self, features: Mapping[str, Any]) -> str:
-        """What the rule `sentence` writes, with a capital at its start and a full stop at its end."""
-        text = " ".join(self.fill("{sentence}", features).split()).replace(" ,", ",")
-        for pattern, by in self._replaced:
-            text = pattern.sub(by, text)
-        if "/" in text:
-            text = PARTICLES.sub(_particle, text)
-        return f"{capitalised(text)}."
+    def _compiled(self, text: str) -> Value:
+        first, *parts = NAME.split(text)
+        values = [(self._value(name), after) for name, after in zip(parts[::2], parts[1::2], strict=True)]
+        if len(values) == 1 and not first and not values[0][1]:
+            return values[0][0]
+        return lambda scope: first + "".join([f"{value(scope)}{after}" for value, after in values])
 
-    def _compiled(self, source: str) -> Template:
-        template: Template = eval(f"lambda scope: {source}", self._known)
-        return template
+    def _value(self, name: str) -> Value:
+        """What a name in braces stands for."""
+        if name in self._rules:
+            return lambda scope: self._rule(name)(scope)
+        if "{" in name:
+            inner = self._template(name)
+            return lambda scope: scope[inner(scope)]
+        return lambda scope: scope[name]
 
-    def _rule(self, rule: str | list[dict[str, Any]]) -> str:
-        """Python for the first alternative whose conditions hold."""
-        alternatives = [{"write": rule}] if isinstance(rule, str) else rule
-        tests = [" and ".join(self._conditions(each)) or "True" for each in alternatives]
-        texts = [self._text(each["write"]) for each in alternatives]
-        return " else ".join([*(f"{text} if {test}" for text, test in zip(texts, tests, strict=True)), "''"])
+    def _compiled_rule(self, name: str) -> Value:
+        rule = self._rules[name]
+        alternatives = [
+            ([self._condition(*item) for item in entry.items() if item[0] != "write"], self._template(entry["write"]))
+            for entry in ([{"write": rule}] if isinstance(rule, str) else rule)
+        ]
 
-    def _conditions(self, wanted: dict[str, Any], prefix: str = "") -> Iterator[str]:
-        for key, value in wanted.items():
-            if isinstance(value, dict):
-                yield from self._conditions(value, f"{prefix}{key}.")
-            elif isinstance(value, bool):
-                yield f"{'' if value else 'not '}{self._value(prefix + key)}"
-            elif key != "write":
-                yield f"{self._value(prefix + key)} in {(value,) if isinstance(value, str) else tuple(value)}"
+        def first(scope: Mapping[str, Any]) -> Any:
+            """The first alternative whose conditions hold."""
+            for conditions, write in alternatives:
+                if all(condition(scope) for condition in conditions):
+                    return write(scope)
+            return ""
 
-    def _text(self, text: str) -> str:
-        """Python for a template."""
-        parts = NAME.split(text)
-        values = [self._value(name) for name in parts[1::2]]
-        if len(values) == 1 and parts[::2] == ["", ""]:
-            return values[0]
-        literal = "%s".join(part.replace("%", "%%") for part in parts[::2])
-        return f"{literal!r} % ({', '.join(values)}{',' * bool(values)})"
+        return first
 
-    def _value(self, path: str, scope: str = "scope") -> str:
-        """Python for a name in a template: a rule, a word of a table, or a feature, perhaps inside of another."""
-        name, _, rest = path.partition(".")
-        if path in self._rules:
-            return f"rule_{path}({scope})"
-        if name in self._tables:
-            return f"words.get({self._text(path)}, '')"
-        if "{" in path:
-            return f"{scope}[{self._text(path)}]"
-        if rest and ".." not in path:
-            inner = f"inside({scope}, {name!r})" if rest in self._rules else f"{scope}[{name!r}]"
-            return f"({self._value(rest, inner)} if {scope}[{name!r}] else '')"
-        return f"{scope}[{path!r}]"
+    def _condition(self, name: str, expected: bool | str | list[str]) -> Callable[[Mapping[str, Any]], bool]:
+        value = self._value(name)
+        if isinstance(expected, bool):
+            return lambda scope: bool(value(scope)) is expected
+        allowed = [expected] if isinstance(expected, str) else expected
+        return lambda scope: value(scope) in allowed
 
 
 @cache
 def grammar(*names: str) -> Grammar:
-    """Of some data files, of which a later one may replace the rules and tables of those before."""
-    return Grammar(*names)
+    """The grammar of some data files."""
+    return Grammar(*map(load, names))
 
 
 class Scope(dict[str, Any]):
@@ -143,34 +119,13 @@ class Scope(dict[str, Any]):
         super().__init__(features)
         self._grammar, self._random, self._draws = grammar, random, draws
 
-    def fill(self, text: str) -> str:
+    def fill(self, text: str) -> Any:
         return self._grammar.fill(text, self)
 
-    def __missing__(self, name: str) -> str:
+    def __missing__(self, name: str) -> Any:
         low, is_range, high = name.partition("..")
         if is_range and low.isdigit():
             return f"{self._random.randint(int(low), int(high)):0{len(low)}}"
         if is_range:
             return f"{self._random.uniform(float(low), float(high)):.1f}"
         return self._draws[name]() if name in self._draws else self.fill(self._random.choice(self._grammar.lists[name]))
-
-
-def inside(scope: Mapping[str, Any], role: str) -> dict[str, Any]:
-    """The features of `scope[role]`, beside those around them."""
-    return {**scope, **scope[role], "role": role}
-
-
-def _words(path: str, rows: Any, columns: Iterable[str] | None) -> Iterator[tuple[str, str]]:
-    """The words below `path`, each with the path that leads to it."""
-    if isinstance(rows, str):
-        yield path, rows
-    elif isinstance(rows, list | dict):
-        for name, inner in zip(columns or (), rows, strict=False) if isinstance(rows, list) else rows.items():
-            yield from _words(f"{path}.{name}", inner, columns)
-
-
-def _particle(found: re.Match[str]) -> str:
-    """Of two Korean particles the one for the last consonant: 은 after one and 는 after none; 로 after ㄹ too."""
-    before, (after_consonant, after_vowel) = found[1], found[2].split("/")
-    final = (ord(before) - FIRST_SYLLABLE) % FINALS
-    return before + (after_vowel if final == 0 or (after_vowel == "로" and final == FINAL_RIEUL) else after_consonant)

@@ -8,22 +8,20 @@ from bertrelay.settings import Positive, Seed, Settings
 
 
 class SampleSettings(Settings):
-    """Sample sentences: training rows of each kind, and parallel test rows.
+    """Sample sentences: how many training rows of each kind, and parallel test rows, the first of those that there are.
 
     Development parts have a twelfth of the NLI and STS rows and a tenth of the triplets; the STS test a sixth.
     """
 
-    seed: Seed = 7
-    """Seed of the sentences."""
-    parallel_train: int = Field(default=11_000, ge=100)
+    parallel_train: int = Field(default=11_000, ge=100, le=11_000)
     """Parallel rows to train on."""
-    parallel_test: int = Field(default=1_200, ge=10)
+    parallel_test: int = Field(default=1_200, ge=10, le=1_200)
     """Parallel rows to test on."""
-    nli: int = Field(default=6_000, ge=100)
+    nli: int = Field(default=6_000, ge=100, le=6_000)
     """Training rows of NLI."""
-    sts: int = Field(default=6_000, ge=100)
+    sts: int = Field(default=6_000, ge=100, le=6_000)
     """Training rows of STS."""
-    triplets: int = Field(default=3_000, ge=100)
+    triplets: int = Field(default=3_000, ge=100, le=3_000)
     """Training rows of triplets."""
 
 
@@ -54,16 +52,7 @@ class QuestionSettings(EntitySettings):
 
 
 class SbertPaperSettings(Settings):
-    """Sample files in the form of the SBERT paper's data sets."""
-
-    seed: Seed = 7
-    """Seed of the sentences."""
-    sts: int = Field(default=60, ge=20)
-    """Pairs of each subset, of each topic of arguments, and of each dev and test part."""
-    train: int = Field(default=600, ge=20)
-    """Lines of each training part."""
-    classes: int = Field(default=60, ge=10)
-    """Sentences of each class."""
+    """Sample files in the form of the SBERT paper's data sets; always the same."""
 
 
 class HospitalSettings(Settings):

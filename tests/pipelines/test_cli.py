@@ -105,7 +105,7 @@ WRONG = {
 @pytest.mark.promise("A wrong request exits with 2 and without a traceback", about="errors")
 def test_a_wrong_request_ends_with_2_and_without_a_traceback(write_recipe, refused, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    write_recipe('[samples]\nuses = "samples.write"\n[s]\nuses = "samples.write"\n')
+    write_recipe('[samples]\nuses = "samples.write"\n[s]\nuses = "samples.papers"\n')
     for (code, message), (request, expected) in zip(refused(map(str.split, WRONG)), WRONG.items(), strict=True):
         assert code == 2 and expected in message, request
         assert "Traceback" not in message

@@ -297,7 +297,7 @@ def test_what_is_made_of_sensitive_data_is_sensitive(write_recipe):
         assert all(step.reads_sensitive for step in read(path).steps)
 
 
-SAMPLES = '[s]\nuses = "samples.write"\n'
+SAMPLES = '[s]\nuses = "samples.papers"\n'
 TEACHER = """
 [t]
 uses = "teachers.train"

@@ -11,16 +11,15 @@ from bertrelay.stage import StageContext
 from pipelines.registry import REGISTRY
 
 STAGES = {stage.kind: stage for stage in REGISTRY if stage.kind.startswith("samples.")}
-SIZES = {"parallel_train": 100, "parallel_test": 20, "nli": 120, "sts": 120, "triplets": 100}
 PARTS = {"train": 30, "dev": 5, "test": 10}
 CASES = [
-    ("samples.write", SIZES, "4eaa42fbfc20b6e6"),
+    ("samples.write", {}, "5bfee3425cbb8947"),
     ("samples.papers", {"documents": 60}, "b7466a580d89c679"),
     ("samples.hospital", {"subjects": 30}, "008286483f7803f1"),
     ("samples.hospital", {"subjects": 30, "version": "IV", "words": 100}, "0fa67a359eb74745"),
     ("samples.entities", PARTS, "1300ddb2957bfa28"),
     ("samples.questions", PARTS, "7a331ff8ccfe4ae8"),
-    ("samples.sbert-paper", {"sts": 20, "train": 20, "classes": 10}, "5d9a8af919b8c6d0"),
+    ("samples.sbert-paper", {}, "fdacba31b7433fdc"),
 ]
 
 
@@ -38,9 +37,10 @@ def digest(kind: str, folder: Path, **settings: object) -> str:
 
 
 @pytest.mark.parametrize(("kind", "settings", "expected"), CASES)
-def test_a_seed_writes_the_same_bytes_everywhere_and_another_seed_others(kind, settings, expected, tmp_path):
+def test_the_same_bytes_everywhere_and_others_from_another_seed(kind, settings, expected, tmp_path):
     assert digest(kind, tmp_path / "one", **settings) == expected
-    assert digest(kind, tmp_path / "other", **settings, seed=8) != expected
+    if "seed" in STAGES[kind].load_settings().model_fields:
+        assert digest(kind, tmp_path / "other", **settings, seed=8) != expected
 
 
 def test_every_stage_of_sample_data_is_here():

@@ -2,12 +2,11 @@
 
 import json
 
+from official_files import write_official_files
 from typer.testing import CliRunner
 
 from bertrelay.evaluation import statistics
 from pipelines.cli.app import app
-from pipelines.samples.sentence_files import write_sbert_paper
-from pipelines.samples.settings import SbertPaperSettings
 from teachers.sbert_paper.settings import SETS
 
 LESS = {  # than the paper's, for a test
@@ -22,7 +21,7 @@ LESS = {  # than the paper's, for a test
 def test_the_whole_recipe_runs_and_every_protocol_has_its_figures(tmp_path, tiny_encoder, monkeypatch):
     monkeypatch.setitem(statistics.with_interval.__kwdefaults__, "resamples", 10)
     data = tmp_path / "data"
-    write_sbert_paper(data, SbertPaperSettings(sts=20, train=20, classes=10))
+    write_official_files(data)
     texts = (data / "STS/STSBenchmark/sts-train.csv").read_text().splitlines()
     tiny_encoder("bert", texts, layers=1).save(tmp_path / "base")
     given = {"seeds": "[1]", "vars.data": data, "vars.base": tmp_path / "base", "vars.glove": "glove.txt", **LESS}

@@ -6,6 +6,7 @@ import os
 
 import pytest
 from forked import CONTEXT, finish, rank_environments
+from official_files import write_official_files
 
 from bertrelay.cache import Cache
 from bertrelay.evaluation import statistics
@@ -13,8 +14,6 @@ from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, join_processes
 from bertrelay.stage import StageContext
 from bertrelay.training.loop import Training
 from pipelines.registry import REGISTRY
-from pipelines.samples.sentence_files import write_sbert_paper
-from pipelines.samples.settings import SbertPaperSettings
 
 TRAINING = {"epochs": 2, "batch_items": 8, "learning_rate": 1e-3, "checkpoint_every": 2, "log_every": 1, "seed": 3}
 IN_BATCH = ["contrastive", "angle", "distill-contrastive"]
@@ -26,7 +25,7 @@ NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("paper")
-    write_sbert_paper(folder, SbertPaperSettings(sts=20, train=24, classes=12))
+    write_official_files(folder)
     return folder
 
 

@@ -5,7 +5,7 @@ from itertools import cycle
 from random import Random
 from typing import Any
 
-from pipelines.samples.meanings import (
+from scripts.sample_sentences.meanings import (
     Features,
     clauses_of,
     draw_meaning,

@@ -5,7 +5,7 @@ from functools import cache
 from random import Random
 from typing import Any, TypeAlias
 
-from pipelines.samples.grammar import grammar, load
+from scripts.sample_sentences.grammar import grammar, load
 
 LANGUAGES = ("en", "de", "fr", "es", "ko")
 LONGEST = 7
