@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from bertrelay.languages import LanguageCode
 from bertrelay.settings import (
     EncoderSource,
+    InputFile,
     MaxRejects,
     ModelSource,
     Positive,
@@ -86,4 +87,33 @@ class EvaluateSettings(Settings):
                 raise ValueError(f"xsim_pairs: expected languages of `xsim`, found {', '.join(missing)}, of no source")
         if not isinstance(self.teacher, ModelSource):
             refuse_idle(self, "teacher_prompt", because="there is no teacher that encodes")
+        return self
+
+
+class CompareSettings(Settings):
+    """Two encoders on the same held-out translations and questions, with the differences of their metrics."""
+
+    model: EncoderSource
+    """Encoder: a model folder, `@stage/model`, `package:name/path` or a hub id."""
+    base: EncoderSource
+    """Encoder to compare it with, such as the one that a student was trained from."""
+    prompt: Prompt | None = None
+    """Prompt of the model, as in `students.evaluate`; its default when absent."""
+    base_prompt: Prompt | None = None
+    """Prompt of the base; its default when absent."""
+    parallel: list[UnlimitedSource] = []
+    """Held-out parallel sentences for `translation_accuracy/<from>-<into>`."""
+    faq: Annotated[InputFile | None, BeforeValidator(lambda value: value or None)] = None
+    """Folder of `questions.txt` and `entries.txt`, a text a line, and `gold.tsv`: in a line the number of a question's
+    line and that of an entry that answers it, from 1. None when absent or empty."""
+    precision: Precision = "auto"
+    max_rejects: MaxRejects = 0.01
+
+    def input_problems(self) -> Iterator[tuple[str, str]]:
+        yield from prompt_problems({"prompt": self.model, "base_prompt": self.base}, self)
+
+    @model_validator(mode="after")
+    def _something_to_compare(self) -> Self:
+        if not (self.parallel or self.faq):
+            raise ValueError("expected `parallel` or `faq`: without either there is nothing to compare")
         return self

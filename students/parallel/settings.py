@@ -22,7 +22,9 @@ from bertrelay.settings import (
     EncoderSource,
     HubDataset,
     InputFile,
+    MaxRejects,
     Positive,
+    Seed,
     Settings,
     UsedWith,
     refuse_idle,
@@ -249,6 +251,18 @@ class Filters(Settings):
     """Most pairs of one source and language, drawn by their English; a source may have its own."""
     margin: MarginFilter | None = None
     """Drop pairs with a low ratio margin by a multilingual encoder."""
+
+
+class SplitSettings(Settings):
+    """Parallel text in two parts, `train/` and `test/`, that share no English sentence; all of it is held in memory."""
+
+    parallel: Annotated[list[UnlimitedSource], Field(min_length=1)]
+    """Parallel sentences, of which each is in one of the parts; those without text in both languages are left out."""
+    test_sentences: Positive = 1000
+    """English sentences to hold out, with all their translations; a tenth of all where that is fewer."""
+    seed: Seed = 42
+    """Seed of the choice of sentences."""
+    max_rejects: MaxRejects = 0.01
 
 
 class CorpusSettings(Protocol):
