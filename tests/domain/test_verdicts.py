@@ -2,7 +2,7 @@
 
 import pytest
 
-from bertrelay.evaluation.verdict import Gain, judge
+from bertrelay.evaluation.verdict import Gain, Verdict, judge
 from domain.verdicts import of_answers, of_entities, of_evaluated_outcome, of_outcome
 
 
@@ -112,5 +112,5 @@ def test_an_answerer_is_compared_with_giving_no_answer_and_with_the_first_senten
 
 
 def test_what_was_not_measured_is_neither_good_nor_bad():
-    assert judge("", [Gain("chance", None)]) == ("good", "")
+    assert judge("", [Gain("chance", None)]) == Verdict("good", "")
     assert of_outcome({**SIZE, "auroc": None}).text == "No AUROC on 1,000 test admissions, 300 with the outcome"

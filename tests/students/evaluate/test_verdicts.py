@@ -12,7 +12,7 @@ GOOD = {
 
 
 def test_a_student_farther_from_its_teacher_than_the_mean_vector_is_in_doubt_and_without_translations_fails():
-    assert of_student(GOOD) == (
+    assert of_student(GOOD)[:2] == (
         "good",
         "Better than the mean vector of the teacher and chance at finding translations. "
         "Translation accuracy 0.850; squared distance to the teacher (1 is its mean vector's) 0.200 to 0.400",
