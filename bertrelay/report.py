@@ -52,6 +52,11 @@ class Measure(Part):
         return cls(value=metrics.get(name), low=low, high=high, label=label, metric=name)
 
     @classmethod
+    def measured(cls, metrics: Metrics, labels: Mapping[str, str]) -> list[Self]:
+        """The metrics that were measured, of those in `labels`: name to label."""
+        return [cls.of(metrics, name, label) for name, label in labels.items() if metrics.get(name) is not None]
+
+    @classmethod
     def mean_of(cls, metrics: Metrics, names: Sequence[str], label: str = "") -> Self:
         """The mean of several metrics, and of the ends of their intervals; without a value where one has none.
 
@@ -241,9 +246,6 @@ def counted(names: Sequence[str], one: str, many: str) -> str:
 
 def dots(metrics: Metrics, names: Mapping[str, Sequence[tuple[str, str]]], title: str, across: str = "") -> Dots | None:
     """The dot plot of metrics: row to (metric, label) of each dot; None where nothing was measured."""
-    rows = {
-        row: [Measure.of(metrics, name, label) for name, label in labelled if metrics.get(name) is not None]
-        for row, labelled in names.items()
-    }
+    rows = {row: Measure.measured(metrics, dict(labelled)) for row, labelled in names.items()}
     rows = {row: measures for row, measures in rows.items() if measures}
     return Dots(title=title, rows=rows, across=across) if rows else None

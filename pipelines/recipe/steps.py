@@ -101,7 +101,7 @@ def _sources(settings: Settings) -> Iterator[tuple[str, Source]]:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is to be run: steps in an order in which each comes after what it needs."""
+    """Steps to run, in an order in which each comes after what it needs."""
 
     name: str
     source: RecipeText

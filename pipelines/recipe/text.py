@@ -124,7 +124,7 @@ def read_tables(source: RecipeText, overrides: Sequence[str], problems: Problems
 
 
 def _toml(text: str) -> Table:
-    """What TOML contains. Raises ValueError where it is invalid, nested too deeply, or has too large a number."""
+    """The content of TOML. Raises ValueError where it is invalid, nested too deeply, or has too large a number."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError:
@@ -188,7 +188,7 @@ def _apply(tables: Table, override: str, text: str, problems: Problems) -> None:
 
 
 def _unquoted_list(target: str, value: Any) -> str:
-    """What is wrong with a list whose quotes the shell has taken, `[de,ko]`; else nothing."""
+    """The fault of a list whose quotes the shell has taken, `[de,ko]`; empty for other values."""
     if not isinstance(value, str) or not (value.startswith("[") and value.endswith("]")):
         return ""
     if "{" in value:
@@ -203,7 +203,7 @@ def _unquoted_list(target: str, value: Any) -> str:
 
 
 def _other_kind(name: str, old: Any, new: Any) -> str:
-    """What is wrong with the new value of a var that is true or false, or a list, in the recipe; else nothing."""
+    """The fault of a new value for a var that is true or false, or a list, in the recipe; empty for a right one."""
     if isinstance(old, bool) and not isinstance(new, bool):
         return f"expected true or false, found {shown(new)}"
     if isinstance(old, list) and isinstance(new, str):
@@ -213,7 +213,7 @@ def _other_kind(name: str, old: Any, new: Any) -> str:
 
 
 def toml_value(written: str) -> Any:
-    """What follows `=` in `--set`: a TOML value, else plain text (dates are text, for no setting is a date)."""
+    """The value after `=` in `--set`: of TOML, else plain text (dates are text, for no setting is a date)."""
     try:
         found = _toml(f"value = {written}")
     except tomllib.TOMLDecodeError:

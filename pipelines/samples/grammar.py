@@ -64,7 +64,7 @@ class Grammar:
         return lambda scope: first + "".join([f"{value(scope)}{after}" for value, after in values])
 
     def _value(self, name: str) -> Value:
-        """What a name in braces stands for."""
+        """The value of a name in braces."""
         if name in self._rules:
             return lambda scope: self._rule(name)(scope)
         if "{" in name:

@@ -184,7 +184,7 @@ def statements(random: Random, present: Sequence[bool]) -> list[str]:
 
 
 def statement_of_a_relative(random: Random) -> str:
-    """What someone of the family has, which carries no information about the patient."""
+    """A disease of someone of the family, which carries no information about the patient."""
     condition, sentence = random.choice(wordings("conditions")), random.choice(wordings("of_relatives"))
     stated: str = sentence.format(random.choice(condition))
     return stated

@@ -124,7 +124,7 @@ class Sentence(NamedTuple):
 
 
 class Abstract(NamedTuple):
-    """What an abstract is about, by role, and its sentences, the title first."""
+    """The names of an abstract by role, and its sentences, the title first."""
 
     cast: dict[str, Name]
     sentences: list[Sentence]
@@ -324,7 +324,7 @@ def questions_of() -> dict[str, list[list[str]]]:
 
 
 def answer_spans(sentence: Sentence, part: str) -> Iterator[tuple[int, str]]:
-    """Where a part of its template is in a sentence, and its text; without a final abbreviation as well.
+    """Yields the position of a part of its template in a sentence, and its text; without a final abbreviation as well.
 
     Roles of `part` are in lower case.
     """

@@ -36,7 +36,7 @@ def chance(name: str) -> float:
 
 
 class Prognosis(NamedTuple):
-    """Which conditions a patient leaves with, the risk that follows from them, and the outcome."""
+    """The conditions that a patient leaves with, the risk that follows from them, and the outcome."""
 
     present: tuple[bool, ...]
     risk: float
@@ -60,7 +60,7 @@ class Stay:
     """One admission.
 
     kind: unplanned, planned, observation, newborn or donor.
-    prognosis: None where nobody is to come back: a newborn, a death, a donor.
+    prognosis: None where no return is foreseen: a newborn, a death, a donor.
     severity: 0 to 2, how ill the patient came; it affects death and length, and not the risk of return.
     problem, besides: diagnoses of `data/hospital.toml`; those besides affect nothing.
     """
@@ -138,7 +138,7 @@ def _hadm_id(number: int, order: int) -> int:
 
 
 def _unplanned(random: Random) -> str:
-    """Of a stay that is no return: one for observation may then be counted or not."""
+    """The kind of a stay that is no return: one for observation may be counted or not."""
     return "observation" if random.random() < chance("observed") else "unplanned"
 
 
@@ -199,7 +199,7 @@ def _last(random: Random, stay: Stay, ids: Iterator[int]) -> Iterator[Stay]:
 
 
 def _death(random: Random, stays: tuple[Stay, ...]) -> datetime | None:
-    """When the patient dies, if the tables record it; a death at home is the end of no stay."""
+    """The time of death, if the tables record it; a death at home is the end of no stay."""
     drawn, end = random.random(), max(stay.discharged for stay in stays)
     if stays[-1].died:
         return next(stay.discharged for stay in stays if stay.died)

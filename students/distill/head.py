@@ -104,9 +104,12 @@ class Regression:
     def softened(self) -> NDArray[np.float64]:
         """Step 3 of `fit_linear_head`: `weight` with singular values that are less unequal, (pooled, dim)."""
         left, singular_values, right = np.linalg.svd(self.weight, full_matrices=False)
-        softened = (left * singular_values**SOFTENING) @ right  # (pooled, dim)
-        scale = (softened * self.cross).sum() / (softened * (self.covariance @ softened)).sum()
-        return np.asarray(softened * scale)
+        return self.scaled((left * singular_values**SOFTENING) @ right)
+
+    def scaled(self, weight: NDArray[np.float64]) -> NDArray[np.float64]:
+        """`weight` (pooled, dim), times the number with which its squared error is least."""
+        scale = (weight * self.cross).sum() / (weight * (self.covariance @ weight)).sum()
+        return np.asarray(weight * scale)
 
 
 @spinner("fitting the start")
@@ -171,8 +174,8 @@ def even_vectors(head: Projection | nn.Sequential, sample: Sample) -> Projection
     *hidden, last = (layer.linear for layer in projections_of(head))
     fit = Regression.fit(replace(sample, pooled=_apply(head, sample.pooled)), RIDGE)
     variances, directions = np.linalg.eigh(fit.covariance)
-    even = (directions * (variances + FLOOR * variances.mean()) ** (-EVENED / 2)) @ directions.T  # (dim, dim)
-    even *= (even * fit.cross).sum() / (even * (fit.covariance @ even)).sum()
+    powers = (variances + FLOOR * variances.mean()) ** (-EVENED / 2)
+    even = fit.scaled((directions * powers) @ directions.T)  # (dim, dim)
     weight, bias = (parameter.detach().cpu().double().numpy() for parameter in (last.weight, last.bias))
     evened = linear_projection(
         torch.from_numpy(even @ weight), torch.from_numpy((bias - fit.pooled_mean) @ even + fit.teacher_mean)

@@ -45,7 +45,7 @@ def evaluation_report(
         measure=Measure.of(metrics, "f1"),
         metrics=["f1"],
         data=f"{metrics['gold_entities']:,.0f} gold entities in {metrics['sentences']:,.0f} test sentences",
-        beside=_if_measured(metrics, "published_f1", "published"),
+        beside=Measure.measured(metrics, {"published_f1": "published"}),
         identity=identity,
         model="model",
         chart=dots(metrics, {name: [(f"f1/{name}", "")] for name in types}, "F1, by type of entity"),
@@ -55,7 +55,7 @@ def evaluation_report(
         measure=Measure.of(metrics, "ece"),
         metrics=["ece"],
         data=f"{metrics['predicted_entities']:,.0f} predicted entities",
-        beside=_if_measured(metrics, "ece_uncalibrated", "before the calibration"),
+        beside=Measure.measured(metrics, {"ece_uncalibrated": "before the calibration"}),
         better="lower",
         model="model",
     )
@@ -73,10 +73,6 @@ def evaluation_report(
     sections = [Section(title=TITLE, blocks=blocks)] if blocks else []
     measured = [headline for headline in (f1, calibration) if headline.measure.value is not None]
     return StageReport(headlines=measured, sections=sections)
-
-
-def _if_measured(metrics: Metrics, name: str, label: str) -> list[Measure]:
-    return [Measure.of(metrics, name, label)] if metrics.get(name) is not None else []
 
 
 def _marked_sentences(examples: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Block]:

@@ -42,7 +42,7 @@ def evaluation_report(
         measure=Measure.of(metrics, "f1"),
         metrics=["f1"],
         data=f"{metrics['scored']:,.0f} test questions",
-        beside=[Measure.of(metrics, name, label) for name, label in beside.items() if metrics.get(name) is not None],
+        beside=Measure.measured(metrics, beside),
         identity=identity,
         model="model",
         chart=Dots(title="F1, by the length of the right answer", rows=by_length) if by_length else None,
