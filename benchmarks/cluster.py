@@ -38,13 +38,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.harness import Answer, Claim, Spread, in_turns, main
-from benchmarks.kill import descendants
-from benchmarks.machine import MINILM, save_stand_in
-from benchmarks.memory import MAX_TOKENS, sentences
+from benchmarks.machine import MINILM, save_stand_in, synthetic_sentences
 from bertrelay.data.parquet import ROW, Location
 from bertrelay.model.new import train_wordpiece
 
 ABSTRACTS, RECIPE = "text/pubmed-abstracts.jsonl.gz", Path(__file__).with_name("fuzz.toml")
+MAX_TOKENS = 128
 MAX_SLOWDOWN, MIN_SCALING, MAX_GROWTH_MB, FILES, FEW_ROWS, SENTENCES_OF_A_NOTE = 1.1, 0.8, 50, 100, 100_000, 25
 SECONDS_BETWEEN_CHECKS, SHARDS_BETWEEN_KILLS = 0.02, 8
 KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_EC2_METADATA_DISABLED": "true"}
@@ -117,7 +116,7 @@ def cluster(*cores: int) -> Iterator[tuple[str, Callable[[], None]]]:
 
 def write_sentences(options: Namespace) -> None:
     with (options.scratch / "sentences.txt").open("w") as file:
-        file.writelines(f"{sentence}\n" for sentence in sentences(options.sentences, seed=1))
+        file.writelines(f"{sentence}\n" for sentence in synthetic_sentences(options.sentences, seed=1))
 
 
 def write_inputs(options: Namespace) -> None:
@@ -128,7 +127,7 @@ def write_inputs(options: Namespace) -> None:
     with (folder / "abstracts.jsonl").open("w") as file:
         rows = ({"id": str(row), "text": texts[row % len(texts)]} for row in range(options.abstracts))
         file.writelines(f"{json.dumps(row)}\n" for row in rows)
-    drawn = sentences(options.admissions * SENTENCES_OF_A_NOTE, seed=2)
+    drawn = synthetic_sentences(options.admissions * SENTENCES_OF_A_NOTE, seed=2)
     with (folder / "notes.csv").open("w") as file:
         notes = (" ".join(islice(drawn, SENTENCES_OF_A_NOTE)) for _ in range(options.admissions))
         file.writelines(["hadm_id,text\n", *(f"{number},{note}\n" for number, note in enumerate(notes))])
@@ -240,7 +239,7 @@ def write_rows(address: str, rows: int) -> None:
     """`rows` rows in FILES files: the same sentences in each, numbered through in the column `id`."""
     place, each = Location(address), rows // FILES
     place.filesystem.create_dir(place.path())
-    texts = pa.array(sentences(each, seed=1))
+    texts = pa.array(synthetic_sentences(each, seed=1))
     for number in range(FILES):
         ids = pa.array(range(number * each, (number + 1) * each), pa.int64())
         with place.filesystem.open_output_stream(place.path(f"{number:03}.parquet")) as file:
@@ -271,12 +270,22 @@ def kill_workers(output: Location, stopped: threading.Event, killed: list[int]) 
     """Kills a random worker whenever SHARDS_BETWEEN_KILLS more shards are there, until `stopped` is set."""
     chance = random.Random(0)
     while not stopped.wait(1):
-        workers = [each for each in descendants(os.getpid()) if b"_Worker" in _command(each)]
+        workers = [process for process in descendants(os.getpid()) if b"_Worker" in _command(process)]
         if workers and len(output.names("_shards")) >= SHARDS_BETWEEN_KILLS * (len(killed) + 1):
             victim = chance.choice(workers)
             with suppress(ProcessLookupError):
                 os.kill(victim, signal.SIGKILL)
                 killed.append(victim)
+
+
+def descendants(process: int) -> list[int]:
+    """Processes that a process started, and those that they started."""
+    processes = []
+    with suppress(OSError):
+        for file in Path(f"/proc/{process}/task").glob("*/children"):
+            for child in map(int, file.read_text().split()):
+                processes += [child, *descendants(child)]
+    return processes
 
 
 def _command(process: int) -> bytes:
@@ -288,7 +297,7 @@ def _command(process: int) -> bytes:
 def store_claims(options: Namespace) -> Found:
     """Few rows, then all of them with workers killed."""
     model, peaks, faults = options.scratch / "stand-in", list[float](), list[str]()
-    save_stand_in(model, train_wordpiece(sentences(2_000, seed=0), 600, MAX_TOKENS), MAX_TOKENS)
+    save_stand_in(model, train_wordpiece(synthetic_sentences(2_000, seed=0), 600, MAX_TOKENS), MAX_TOKENS)
     killed, stopped = list[int](), threading.Event()
     with server(options.scratch) as store, cluster(*[1] * options.threads) as (address, _):
         for rows in (FEW_ROWS, options.rows):

