@@ -10,8 +10,11 @@ import shutil
 import time
 from contextlib import contextmanager
 from pathlib import Path
+from typing import get_args
 
 import pytest
+
+from domain.biomedical.documents.formats import WrittenName
 
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -25,12 +28,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no 
 
 
 @pytest.fixture
-def address(start_forked, model, tagger, answerer, readmission_model, write_lines):
-    rows = ["said,language", "a dog barks,en", "개가 짖는다,ko", '"<b>ein</b> hund",de']
+def address(start_forked, model, cross_encoder, tagger, answerer, readmission_model, write_lines):
+    rows = ["said,language,note", "a dog barks,en,1", "개가 짖는다,ko,2", '"<b>ein</b> hund",de,3']
     table = write_lines("faq.csv", rows)
-    models = [f"words={model}", f"tags={tagger}", f"answers={answerer}", f"risk={readmission_model}", table]
-    columns = ["--column", "said", "--show", "language", "--truncate"]
-    process, printed = start_forked("serve", *models, *columns, "--port", "0")
+    models = [f"words={model}", f"tags={tagger}", f"answers={answerer}", f"risk={readmission_model}"]
+    columns = ["--column", "said", "--show", "language", "--show", "note", "--truncate"]
+    process, printed = start_forked("serve", *models, f"pairs={cross_encoder}", table, *columns, "--port", "0")
     while not (ready := READY.search(printed()[0])):
         assert process.is_alive(), printed()[1]
         time.sleep(0.1)
@@ -61,8 +64,9 @@ def ask(page, tab, **fields):
     panel = page.locator("[role=tabpanel]:not([hidden])")
     for name, value in fields.items():
         panel.locator(f"[name={name}]").fill(value)
-    panel.locator("button.main").click()
-    panel.locator("details, .error").first.wait_for()
+    if panel.locator("button.main").count():
+        panel.locator("button.main").click()
+        panel.locator("details, .error").first.wait_for()
     assert panel.locator(".error").count() == 0, panel.inner_text()
     return panel
 
@@ -70,10 +74,13 @@ def ask(page, tab, **fields):
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_every_tab_answers_in_a_browser(address, width, scheme):
     with browser_page(address, width, scheme) as (page, errors, requests):
-        hits = ask(page, "Search", query="<b>ein</b> hund").locator(".hits li")
-        assert hits.count() == 3
-        assert "<b>ein</b> hund" in hits.all_inner_texts()[0]
-        assert "language: de" in hits.all_inner_texts()[0]
+        search = ask(page, "Search", query="<b>EIN</b> Hund 짖는다")
+        hits = search.locator(".hits li").all_inner_texts()
+        assert len(hits) == 3
+        [german] = [hit for hit in hits if "<b>ein</b> hund" in hit]
+        assert re.search(r"note\s*3\s*cosine \d\.\d{3} · German · line 4", german)
+        assert sorted(search.locator("mark").all_inner_texts()) == ["ein", "hund", "짖는다"]
+        assert search.locator("bdi[lang=ko]").first.inner_text() == "개가 짖는다"
         similarity = ask(page, "Similarity", first="a dog barks\nein hund", second="ein hund\n개가 짖는다")
         assert similarity.locator("tbody tr").count() == 2
         assert "1.000" in similarity.inner_text()
@@ -81,14 +88,27 @@ def test_every_tab_answers_in_a_browser(address, width, scheme):
         shown = entities.locator(".text")
         shown.evaluate("node => node.querySelectorAll('mark small').forEach(type => type.remove())")
         assert shown.inner_text() == MARKUP
-        with page.expect_download() as download:
-            entities.get_by_role("button", name="jsonl").click()
-        assert "BRCA1" in Path(download.value.path()).read_text("utf-8")
+        for name in sorted({*get_args(WrittenName)} - {"brat"}):
+            with page.expect_download() as download:
+                entities.get_by_role("button", name=name, exact=True).click()
+            assert "BRCA1" in Path(download.value.path()).read_text("utf-8"), name
+        saved = []
+        page.on("download", lambda file: saved.append(file.suggested_filename))
+        with page.expect_download(lambda file: file.suggested_filename == "entities.txt"):
+            entities.get_by_role("button", name="brat", exact=True).click()
+        assert saved == ["entities.ann", "entities.txt"]
+        buttons = entities.locator(".row button").all_inner_texts()
+        assert sorted(buttons) == sorted(get_args(WrittenName))
+        ranking = ask(page, "Ranking", query="a dog", documents="a dog barks\n<b>ein</b> hund")
+        assert sorted(ranking.locator(".hit").all_inner_texts()) == ["<b>ein</b> hund", "a dog barks"]
         answer = ask(page, "Answers", question="Who had fever?", context=MARKUP)
         assert answer.locator(".text").inner_text() == MARKUP
-        risk = ask(page, "Outcomes", notes="Plan:\nthe wound is dry. <b>qzx</b> slept well.")
+        risk = ask(page, "Readmission", notes="Plan:\nthe wound is dry. <b>qzx</b> slept well.")
         assert "no medical device" in risk.inner_text()
-        assert re.search(r"\d+\.\d %", risk.locator(".score").inner_text())
+        assert re.search(r"\d+\.\d\s%", risk.locator(".score").inner_text())
+        about = page.locator("#panels").inner_text
+        page.get_by_role("tab", name="About").click()
+        assert all(words in about() for words in ("A cross-encoder: it reads", "no medical device", "digest"))
         page.get_by_role("tab", name="About").focus()
         page.keyboard.press("ArrowRight")
         assert page.get_by_role("tab", name="Search").get_attribute("aria-selected") == "true"
@@ -101,7 +121,7 @@ def test_every_tab_answers_in_a_browser(address, width, scheme):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_tab_has_a_serious_fault_of_accessibility(address, scheme):
     with browser_page(address, 390, scheme) as (page, _, _):
-        for tab in ("Search", "Similarity", "Entities", "Answers", "Outcomes"):
+        for tab in ("Search", "Similarity", "Ranking", "Entities", "Answers", "Readmission", "About"):
             ask(page, tab)
             page.evaluate(Path(AXE).read_text("utf-8"))
             assert page.evaluate(SERIOUS) == [], tab
