@@ -14,7 +14,8 @@ import pandas as pd
 from bertrelay.evaluation.statistics import none_if_nan, ratio, with_intervals
 from bertrelay.stage import Metrics
 from domain.clinical.calibration import CALIBRATION_ERRORS
-from domain.clinical.metrics import FEWEST, Floats, Predicted, PredictedLabels, Ranking, auroc, average_precision
+from domain.clinical.metrics import Floats, Predicted, PredictedLabels, Ranking, auroc, average_precision
+from domain.clinical.stage_files import FEWEST
 
 AGES = (0, 45, 65, 75, 85, 200)
 AGE_BANDS = ("under 45", "45 to 64", "65 to 74", "75 to 84", "85 and over")

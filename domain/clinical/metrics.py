@@ -17,6 +17,7 @@ from bertrelay.stage import Metrics
 from domain.clinical.aggregation import aggregate
 from domain.clinical.calibration import CALIBRATION_ERRORS, Bins, calibration_fits, calibration_metrics
 from domain.clinical.settings import Kind, ModelDescription
+from domain.clinical.stage_files import FEWEST
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -26,8 +27,6 @@ PRECISION = 0.8
 CONFIDENCE = 0.95
 FITTED_RESAMPLES = 200
 """Resamples of a metric that takes a regression for each."""
-FEWEST = 10
-"""Admissions of either outcome in a group whose metrics are published."""
 POINTS = 200
 STEPS_OF_READING = 10
 

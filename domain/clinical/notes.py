@@ -44,7 +44,7 @@ from domain.clinical.note_selection import (
 from domain.clinical.note_store import Note, NoteStore, open_note_store
 from domain.clinical.report import flow_report
 from domain.clinical.settings import FLOW, NOT_IN_IV, NOTES_ABOUT, NotesSettings, in_words
-from domain.clinical.stage_files import NOTES_FILE, SPLITS, marked
+from domain.clinical.stage_files import FEWEST, NOTES_FILE, SPLITS, marked, shown_count
 
 READ, KEPT, COPIES = "rows that were read", "kept", "a copy of another note"
 FACTS = (READ, KEPT, BY_DAY, NOT_STORED, ON_RETURN, FAR, KEPT_FAR)
@@ -107,12 +107,16 @@ def run(settings: NotesSettings, context: StageContext) -> Metrics:
     _log_counts(counts, reasons, settings)
     table = stays.table[stays.table["ends"] > stays.table["cut_off"]] if is_early else stays.table
     without = table[~table["hadm_id"].isin(written["hadm_id"])]
-    cost = _cost(table, without, stays.outcome, "left without text")
+    costs = {"left without text": (table, without)}
     if is_early:
-        cost = f"{_cost(stays.table, stays.table.drop(table.index), stays.outcome, 'over before that')}; {cost}"
+        costs = {"over before that": (stays.table, stays.table.drop(table.index)), **costs}
+    exact, shown = (
+        "; ".join(_cost(*pair, stays.outcome, what, is_shown) for what, pair in costs.items())
+        for is_shown in (False, True)
+    )
     about: dict[str, object] = {"input": settings.input, "stays": settings.stays, "radiology": settings.radiology}
-    about |= {"cut": _cut(settings), "cost": cost}
-    log(f"notes: {about['cut']}; {cost}")
+    about |= {"cut": _cut(settings), "cost": shown}
+    log(f"notes: {about['cut']}; {exact}")
     flow = _flow(counts, reasons, stays, table, without, is_early=is_early)
     write_text(context.output / FLOW, flow.to_csv(index=False))
     write_text(context.output / "tokens.txt", "".join(token + "\n" for token in TOKENS))
@@ -140,13 +144,19 @@ def _cut(settings: NotesSettings) -> str:
     )
 
 
-def _cost(stays: pd.DataFrame, without: pd.DataFrame, outcome: str | None, what: str) -> str:
-    """Describes the stays that are `without` text, `what` they are, and the fraction of them with the outcome."""
-    cost = f"{len(without):,} of {len(stays):,} stays are {what}"
+def _cost(stays: pd.DataFrame, without: pd.DataFrame, outcome: str | None, what: str, is_shown: bool) -> str:
+    """Describes the stays that are `without` text, `what` they are, and the fraction of them with the outcome.
+
+    is_shown: in a report, with no count below FEWEST, nor a fraction that tells one.
+    """
+    number = shown_count if is_shown else "{:,}".format
+    cost = f"{number(len(without))} of {number(len(stays))} stays are {what}"
     if outcome is None or without.empty:
         return cost
     shares = [(table[outcome].eq(True).sum(), table[outcome].eq(True).mean()) for table in (without, stays)]
     (count, share), (_, of_all) = shares
+    if is_shown and any(0 < admissions < FEWEST for admissions in (len(without), count, len(without) - count)):
+        return cost
     return f"{cost}, {count:,} of them {in_words(outcome)} ({share:.1%}, of all stays {of_all:.1%})"
 
 

@@ -1,6 +1,5 @@
 """The reports of outcome models: discrimination, calibration, alarms and groups of patients; and of exclusions."""
 
-import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,14 @@ from bertrelay.report import Block, Headline, Lines, Measure, Section, StageRepo
 from bertrelay.stage import Metrics
 from domain.clinical.metrics import Floats
 from domain.clinical.settings import CONFUSION, CURVES, FLOW, NOTES_ABOUT, SLICES, in_words
+from domain.clinical.stage_files import FEWEST, read_flow, shown_count
 
-FEWEST = 10
-"""Admissions of a bar of the histogram; smaller bars are left out."""
 BARS = 20
 TITLE, DEVICE = "Clinical outcomes", "Nothing here is a medical device."
 EXCLUSIONS = "Exclusions"
 ABOUT_EXCLUSIONS = (
-    "Counts after each step. Patients that the tables do not have, and events in other hospitals, are not counted."
+    "Counts after each step; <10 is 1 to 9. Patients that the tables do not have, and events in other hospitals, are "
+    "not counted."
 )
 MODELS = {"model": "model", "note_length": "note length alone", "tfidf": "TF-IDF"}
 """Names of models, in the order of their colours."""
@@ -60,9 +59,9 @@ def outcome_report(
     """
     curves, slices = read_json(output / CURVES), (read_json(output / SLICES) or {}).get("slices", [])
     size, prevalence = metrics.get("admissions/test") or 0, metrics.get("prevalence")
-    data = f"{size:,.0f} test admissions"
+    data = f"{shown_count(size)} test admissions"
     if prevalence is not None:
-        data += f", {round(size * prevalence):,} with the outcome"
+        data += f", {shown_count(round(size * prevalence))} with the outcome"
     summary = []
     if base:
         summary = [
@@ -195,9 +194,10 @@ def _alarms(alarms: Mapping[str, Any]) -> str:
         subject += " by the threshold chosen here" if alarms["column"] else ""
     if alarms["threshold"] is None:
         return f"{subject}: no threshold reaches {required}, on {data}."
+    right, raised = (shown_count(alarms[name] or 0) for name in ("right", "alarms"))
     return (
-        f"{subject}: from a probability of {alarms['threshold']:.3f} on. On {data} {alarms['right'] or 0:,} of "
-        f"{alarms['alarms'] or 0:,} alarms were right. Required was {required}."
+        f"{subject}: from a probability of {alarms['threshold']:.3f} on. On {data} {right} of {raised} alarms were "
+        f"right. Required was {required}."
     )
 
 
@@ -243,10 +243,7 @@ def flow_report(output: Path) -> StageReport:
     if about is not None and "cut" in about:
         blocks.append(Text(text=f"{about['cut'].capitalize()}; {about['cost']}."))
     if file.is_file():
-        with file.open(encoding="utf-8", newline="") as lines:
-            head, *rows = [
-                [f"{int(cell):,}" if cell.isdecimal() else cell for cell in row] for row in csv.reader(lines)
-            ]
-        blocks.append(Table(columns=[in_words(name) for name in head], rows=[list(row) for row in rows]))
+        columns, rows = read_flow(file)
+        blocks.append(Table(columns=columns, rows=[list(row) for row in rows]))
     sections = [Section(title=EXCLUSIONS, about=ABOUT_EXCLUSIONS, blocks=blocks)] if blocks else []
     return StageReport(sections=sections)

@@ -4,6 +4,7 @@ A Parquet file of a stage is marked with its format, and its ids are trusted. Id
 mark, are brought to one form where it is read.
 """
 
+import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from numbers import Real
@@ -28,6 +29,9 @@ COHORT_FACTS = "cohort.json"
 """`window_days`, within which a return counts."""
 NOTES_FILE = "notes.parquet"
 SPLITS = ("train", "validation", "test")
+
+FEWEST = 10
+"""Admissions or patients whose number is shown in reports and cards; of fewer it may point to a patient."""
 
 STAY = "stay_hadm_id"
 """Column of the first admission of a stay, which names the stay."""
@@ -118,6 +122,19 @@ def as_label(column: pd.Series, cohort: Path) -> NDArray[np.bool_]:
 
 def _is_word(value: object) -> bool:
     return isinstance(value, str) and value.strip().casefold() in WORDS_SHOWN
+
+
+def shown_count(count: float) -> str:
+    """A count for people, as `1,234`; `<10` for 1 to 9, which may point to a patient."""
+    return f"<{FEWEST}" if 0 < count < FEWEST else f"{count:,.0f}"
+
+
+def read_flow(file: Path) -> tuple[list[str], list[list[str]]]:
+    """The columns of a flow table in words, and its rows with counts as `shown_count` gives them."""
+    with file.open(encoding="utf-8", newline="") as lines:
+        head, *rows = csv.reader(lines)
+    shown = [[shown_count(int(cell)) if cell.isdecimal() else cell for cell in row] for row in rows]
+    return [in_words(name) for name in head], shown
 
 
 class FlowStep(NamedTuple):

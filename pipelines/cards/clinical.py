@@ -3,7 +3,6 @@
 Its sections follow the items of Collins et al. (2024), "TRIPOD+AI statement", as far as stages record them.
 """
 
-import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from bertrelay.files import read_json
 from domain.clinical.groups import AGE_BANDS, LENGTHS, UNKNOWN
 from domain.clinical.model import load_model
 from domain.clinical.settings import FLOW, SLICES, ModelDescription, in_words
-from domain.clinical.stage_files import SPLITS
+from domain.clinical.stage_files import SPLITS, read_flow, shown_count
 from pipelines.cards.content import Section, Subject, literal
 from pipelines.cards.results import Result, score_listings, with_interval
 from pipelines.cards.settings import CardSettings
@@ -99,7 +98,7 @@ def _cohort(description: ModelDescription, results: Sequence[Result]) -> Iterato
         yield Section("Cohort")
     for result in results:
         counts = {split: result.done.metrics.get(f"admissions/{split}") for split in SPLITS}
-        sizes = [f"{count:,.0f} {split}" for split, count in counts.items() if count]
+        sizes = [f"{shown_count(count)} {split}" for split, count in counts.items() if count]
         admissions = [f"Admissions: {', '.join(sizes)}."] if sizes else []
         if (result.folder / FLOW).is_file():
             yield Section(literal(result.label), admissions, _flow(result.folder / FLOW), level=3)
@@ -114,10 +113,8 @@ def _cohort(description: ModelDescription, results: Sequence[Result]) -> Iterato
 
 def _flow(file: Path) -> Listing:
     """The steps of a selection with their counts (CONSORT)."""
-    with file.open(encoding="utf-8", newline="") as lines:
-        head, *rows = csv.reader(lines)
-    cells = [[literal(row[0]), *(f"{int(cell):,}" if cell.isdecimal() else "" for cell in row[1:])] for row in rows]
-    return Listing("", [literal(in_words(name)) for name in head], cells)
+    columns, rows = read_flow(file)
+    return Listing("", list(map(literal, columns)), [[literal(row[0]), *row[1:]] for row in rows])
 
 
 def _groups(listed: dict[str, Any]) -> Iterator[list[str]]:
@@ -142,7 +139,8 @@ def _calibration(description: ModelDescription, results: Sequence[Result], rows:
     else:
         alarms = f"Alarms are raised from a probability of {shown(description.threshold)} on, which had {required}"
         if description.alarms is not None:
-            alarms += f": {description.alarms_right or 0:,} of {description.alarms:,} validation alarms were right"
+            right, raised = map(shown_count, (description.alarms_right or 0, description.alarms))
+            alarms += f": {right} of {raised} validation alarms were right"
         alarms += "."
     about = "Ideal are an observed/expected and a slope of 1, an intercept and an error of 0."
     tables = [table for _, table in score_listings(results, rows.__contains__)]
@@ -160,7 +158,7 @@ def _limits(description: ModelDescription, results: Sequence[Result]) -> Iterato
         if admissions and prevalence is not None:
             fewest = round(admissions * min(prevalence, 1 - prevalence))
             if fewest < FEW_EVENTS:
-                yield f"Few outcomes: {fewest:,} of the rarer kind among {admissions:,.0f} test admissions."
+                yield f"Few outcomes: {shown_count(fewest)} of the rarer kind among {admissions:,.0f} test admissions."
     if description.chunking.max_chunks is not None:
         yield f"Of longer notes only {description.chunking.max_chunks} chunks are read."
     yield "Probabilities are of a population like that of the cohort; of one patient they say little."

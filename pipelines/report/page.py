@@ -10,9 +10,9 @@ from bertrelay.files import write_text
 from bertrelay.report import Block, Dots, Html, Lines, Matrix, Picture, Section, Table, Text
 from pipelines.report.answer import KeyResult, key_results, sentences, shown_value, trained_models
 from pipelines.report.charts import Drawing, draw, training_curves
-from pipelines.report.metrics import Cell
+from pipelines.report.metrics import Cell, Family
 from pipelines.report.results import FinishedStage, RunResults, read_results
-from pipelines.report.tables import Listing, ScoreTable, cell_of, score_tables, signs
+from pipelines.report.tables import MEAN, Listing, MetricValue, ScoreTable, cell_of, score_tables, signs
 from pipelines.report.verdicts import StageResult, verdicts
 from pipelines.run.store import REPORT
 
@@ -91,13 +91,28 @@ def render(template: str, values: Mapping[str, Any]) -> str:
 
 
 def _without_rows(tables: Sequence[ScoreTable], run: RunResults, results: Sequence[KeyResult]) -> list[ScoreTable]:
-    """The tables without rows all of whose metrics stand on the first screen, and without those that have no other."""
+    """The tables without rows all of whose metrics stand on the first screen, and without those that have no other.
+
+    Of the row of means only the means that stand on the first screen are left out.
+    """
     first = [cell_of(stage, name, run.kinds[stage]) for result in results for stage, name in result.metrics]
     for table in tables:
+        means = table.rows.get(MEAN, {})
+        for column, mean in list(means.items()):
+            if any(mean.is_close(value) for result in results for value in _means(result, table.family)):
+                del means[column]
         for row, values in list(table.rows.items()):
             if all(Cell(table.family, table.caption, row, *column) in first for column in values):
                 del table.rows[row]
     return [table for table in tables if table.rows]
+
+
+def _means(result: KeyResult, family: Family) -> list[MetricValue]:
+    """The means of metrics of a family that a result shows, its own and those beside it."""
+    names = result.headline.metrics
+    if len(names) < 2 or cell_of(result.stage.name, names[0], result.stage.kind).family != family:
+        return []
+    return [shown_value(measure) for measure in (result.measure, *result.beside)]
 
 
 def _details(

@@ -1,5 +1,6 @@
 """Metrics as tables, in the cells that the stages' packages declare: for the report and for the terminal."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,8 @@ TRAINING = {"dev": DEV, "validation": VALIDATION}
 """Families of the metrics of a training, by the first part of their names."""
 METRICS_SHOWN = 4
 COUNT = "n"
+MEAN = "mean"
+"""The row of means; a column without one is blank there."""
 ENDINGS = ("_low", "_high", "_deviation")
 
 
@@ -42,6 +45,10 @@ class MetricValue:
         if self.low is None or self.high is None or self.deviation is not None:
             return ""
         return " – ".join(alike([self.value, self.low, self.high])[1:])
+
+    def is_close(self, other: "MetricValue") -> bool:
+        """True where both were measured, and their values are the same but for rounding."""
+        return self.value is not None and other.value is not None and math.isclose(self.value, other.value)
 
     @classmethod
     def of(cls, metrics: Mapping[str, Any], name: str) -> "MetricValue":
@@ -106,7 +113,7 @@ class ScoreTable:
             values = [row[column].value for row in rows if column in row]
             known = [value for value in values if value is not None]
             if len(known) == len(rows):
-                self.put("mean", column, MetricValue(sum(known) / len(known)))
+                self.put(MEAN, column, MetricValue(sum(known) / len(known)))
 
 
 def score_tables(stages: Mapping[str, Metrics], kinds: Mapping[str, str] = {}) -> list[ScoreTable]:
@@ -149,7 +156,7 @@ def cell_of(stage: str, name: str, kind: str | None = None) -> Cell:
 
 def signs(tables: Sequence[ScoreTable]) -> str:
     """Explains the signs that the tables have."""
-    values = [value for table in tables for row in table.rows for value in table.cells(row)]
+    values = [value for table in tables for row in table.rows if row != MEAN for value in table.cells(row)]
     meanings = {
         "small numbers are 95 % bootstrap intervals": any(value.interval for value in values),
         "± is the standard deviation over seeds": any(value.deviation is not None for value in values),

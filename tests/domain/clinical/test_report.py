@@ -113,13 +113,13 @@ def test_headlines_stand_beside_chance_baselines_and_the_best_possible_with_a_ch
     assert not {block.title for block in section.blocks if isinstance(block, Lines)} & {"ROC", "Calibration"}
 
 
-def test_a_flow_table_has_its_counts_with_thousands_apart(tmp_path):
-    rows = '"train, readmitted",12345,900\nrows read,7,\n'
+def test_a_flow_table_has_its_counts_with_thousands_apart_and_none_below_ten(tmp_path):
+    rows = '"train, readmitted",12345,900\nrows read,7,\nleft,10,0\n'
     (tmp_path / "flow.csv").write_text(f"step,admissions,left_out_readmitted\n{rows}")
     [section] = flow_report(tmp_path).sections
     [table] = section.blocks
     assert table.columns == ["step", "admissions", "left out readmitted"]
-    assert table.rows == [["train, readmitted", "12,345", "900"], ["rows read", "7", ""]]
+    assert table.rows == [["train, readmitted", "12,345", "900"], ["rows read", "<10", ""], ["left", "10", "0"]]
 
 
 def test_the_cut_of_notes_and_what_it_cost_stand_above_their_flow(tmp_path):

@@ -76,6 +76,20 @@ def test_a_row_of_a_table_that_is_all_on_the_first_screen_is_not_repeated(run, p
     assert [text.count(value) for value in ("0.812", "0.762", "0.138")] == [1, 1, 1]
 
 
+def test_a_mean_on_the_first_screen_is_not_repeated_in_the_row_of_means(empty_run, page):
+    accuracies = {"de": (0.9, 0.81), "ko": (0.6, 0.41)}
+    metrics = {f"translation_accuracy/{language}-en": into for language, (into, _) in accuracies.items()}
+    metrics |= {f"translation_accuracy/en-{language}": out for language, (_, out) in accuracies.items()}
+    names = [f"translation_accuracy/{language}-en" for language in accuracies]
+    mean = Measure.mean_of(metrics, names)
+    headline = Headline(title="Accuracy", measure=mean, metrics=names, data="sentences")
+    empty_run.add("test", metrics, kind="students.evaluate", report=StageReport(headlines=[headline]))
+    text = empty_run.write()
+    assert page(text).text.count("0.750") == 1
+    [row] = re.findall(r'<tr class="mean">(.*?)</tr>', text, re.DOTALL)
+    assert page(row).text == "mean 0.610"
+
+
 def test_seeds_stand_beside_mean_and_deviation_and_a_missing_metric_is_a_dash(run, page):
     for seed in (1, 2, 10):
         metrics = {"sts/stsb/spearman_cosine": 0.8125, "sts/stsb/spearman_cosine_deviation": 0.0125}
