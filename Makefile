@@ -11,7 +11,7 @@ SOUND := $(shell [ ! -e .venv/.unfinished ] && \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help quickstart test slow check environment clean venv
+.PHONY: help quickstart pictures test slow check environment clean venv
 ifneq ($(SOUND),True)
 .PHONY: .venv/.core .venv/.test .venv/.environment
 endif
@@ -22,6 +22,10 @@ help: ## this list
 
 quickstart: .venv/.core ## install, then train and evaluate a tiny teacher and its student; about 4 minutes of work
 	$(BIN)/bertrelay run quickstart
+
+pictures: .venv/.core ## run three recipes on sample data, then draw the pictures of the README from them
+	for recipe in quickstart biomedical clinic; do $(BIN)/bertrelay run $$recipe || exit 1; done
+	$(BIN)/python scripts/pictures.py runs docs/pictures
 
 test: check ## install, then check and test everything, without the network
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
