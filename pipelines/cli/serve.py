@@ -1,6 +1,6 @@
 """`bertrelay serve`: models on a page and over HTTP."""
 
-from contextlib import nullcontext
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -64,17 +64,20 @@ def serve(
         if not Path(source).is_file():
             check_request(source)
     keys = [] if address.key_file is None else _keys(address.key_file)
-    with stopping_at_once(), spinner("loading"):
-        from pipelines.serve import models as served
-        from pipelines.serve.application import app
-        from pipelines.serve.server import listen, serve, url_of
+    from pipelines.serve.server import answer_while_loading, listen, serve, url_of
 
-    tables = {source: table.table(source, table.column) for _, source in named if Path(source).is_file()}
-    sources = served.named_sources([(name, tables.get(source, source)) for name, source in named])
-    show = [int(name) if name.isdecimal() else name for name in table.show]
-    with sensitive_data() if served.holds_patients(sources) else nullcontext():
-        listening = listen(address.host, address.port)
-        with stopping_at_once():
+    listening = listen(address.host, address.port)
+    with ExitStack() as privacy:
+        with stopping_at_once(), answer_while_loading(listening):
+            with spinner("loading"):
+                from pipelines.serve import models as served
+                from pipelines.serve.application import app
+
+            tables = {source: table.table(source, table.column) for _, source in named if Path(source).is_file()}
+            sources = served.named_sources([(name, tables.get(source, source)) for name, source in named])
+            if served.holds_patients(sources):
+                privacy.enter_context(sensitive_data())
+            show = [int(name) if name.isdecimal() else name for name in table.show]
             opened = served.open_models(sources, settings, show=show)
         if not is_local(address.host):
             log("warning: other machines reach this server; texts and keys travel to it without encryption")

@@ -26,6 +26,7 @@ from pipelines.serve.guard import HEADERS, Guard, content_policy, request_id
 from pipelines.serve.metrics import RequestMetrics, exposition
 from pipelines.serve.models import Models, Source, named_sources, open_models
 from pipelines.serve.ollama import ENDPOINTS as OLLAMA
+from pipelines.serve.ollama import tags
 from pipelines.serve.openai import ENDPOINTS as OPENAI
 from pipelines.serve.openai import model_list
 from pipelines.serve.openapi import STYLE, docs_page, openapi
@@ -104,6 +105,7 @@ class Server:
         }
         if self.models.of_kind(ServedEncoder):
             answers["/info"] = lambda _: json_response(info(self.models))
+            answers["/api/tags"] = lambda _: json_response(tags(self.models, self.started))
 
         def as_route(answer: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
             async def respond(request: Request) -> Response:
@@ -222,14 +224,16 @@ def refused(refusal: Refusal, form: ErrorForm = openai_error) -> Response:
         headers["www-authenticate"] = "Bearer"
     if refusal.kind in ("too_large", "slow", "unsupported"):
         headers["connection"] = "close"
-    return json_response(form(refusal), refusal.status, headers)
+    status, content = form(refusal)
+    return json_response(content, status, headers)
 
 
 async def _http_error(_: Request, error: Exception) -> Response:
     """The answer to a path or method that no route has."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     message = "expected a route that /docs lists" if status == 404 else "expected another method"
-    return json_response(openai_error(Refusal(message, "not_found")), status, getattr(error, "headers", None))
+    content = openai_error(Refusal(message, "not_found"))[1]
+    return json_response(content, status, getattr(error, "headers", None))
 
 
 PREFLIGHT = Response(

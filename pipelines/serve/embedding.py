@@ -8,24 +8,30 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from bertrelay.data.tokens import pad_rows
 from bertrelay.data.vectors import Vectors
-from bertrelay.device import resolve_precision
+from bertrelay.device import resolve_precision, to_device
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import unit
-from bertrelay.inference.batches import best_batch_tokens, computed_precision, inference_mode, pack_for
+from bertrelay.inference.batches import best_batch_tokens, computed_precision, fill_batch, inference_mode, pack_for
 from bertrelay.inference.encode import TokenBlock, check_finite, compute_block
 from bertrelay.inference.kernels import use_packed
 from bertrelay.model.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, SentenceEncoder, encoder_digest
 from bertrelay.model.tokenizer import CHARACTERS_A_TOKEN, plain_rules
 from bertrelay.privacy import is_sensitive
-from pipelines.serve.engine import Engine
+from pipelines.serve.engine import Engine, fixed_shape, like_lengths, one_shape
 from pipelines.serve.requests import Refusal, Usage, list_of
 from pipelines.serve.settings import ServeSettings
 
 CHARACTERS_AT_ONCE = 4_000
 """Characters that are tokenized in the thread that answers requests; more would keep others waiting."""
+ALL_TOKENS = -1
+"""Group of the engine's inputs without pooling; those with pooling are grouped by their prompt's tokens."""
+MOST_NUMBERS = 1 << 22
+"""Most numbers in the answer with the vectors of all tokens, which takes some 20 bytes of memory for each."""
 INPUT_TYPES = {"search_query": QUERY_PROMPTS, "search_document": DOCUMENT_PROMPTS}
 INPUT_TYPES |= dict.fromkeys(QUERY_PROMPTS, QUERY_PROMPTS) | dict.fromkeys(DOCUMENT_PROMPTS, DOCUMENT_PROMPTS)
 NO_INPUT_TYPES = ("classification", "clustering")
@@ -34,10 +40,13 @@ Result = TypeVar("Result")
 
 
 class Encoded(NamedTuple):
-    """An input of the engine: the ids of a text, and how many of the first belong to a prompt."""
+    """An input of the engine: the ids of a text, and how many of the first belong to a prompt.
+
+    prompt_tokens: None for the vectors of all tokens, without pooling.
+    """
 
     ids: list[int]
-    prompt_tokens: int
+    prompt_tokens: int | None
 
 
 async def in_thread(characters: int, work: Callable[[], Result]) -> Result:
@@ -93,9 +102,14 @@ class ServedEncoder:
         budget = best_batch_tokens(encoder.device, settings.batch_tokens)
         # As for a long input: packed weights serve every batch, so that a text has the same vector in any of them.
         self._packed = pack_for(budget + 1, encoder.backbone, self.precision, budget)
-        self._budget = budget
-        self.engine = Engine(self._compute, budget, encoder.max_tokens, settings.queue_tokens, settings.invariant)
+        choose = one_shape if settings.invariant else like_lengths
+        self.engine = Engine(self._compute, budget, encoder.max_tokens, settings.queue_tokens, choose)
         self.example = Encoded(encoder.tokenize(["an example"])[0], 0)
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the weights; 0 for a graph, which keeps them to itself."""
+        return sum(weights.nbytes for weights in self.encoder.parameters())
 
     @property
     def description(self) -> dict[str, Any]:
@@ -115,13 +129,36 @@ class ServedEncoder:
         }
 
     def _compute(self, inputs: Sequence[Encoded]) -> list[NDArray[np.float32]]:
-        """The vectors of inputs that have one number of prompt tokens, (dim,) each."""
+        """The vectors of inputs with the same number of prompt tokens, (dim,) each; without pooling (tokens, dim)."""
         block = TokenBlock.of_rows([encoded.ids for encoded in inputs])
-        prompt_tokens = inputs[0].prompt_tokens
-        with inference_mode(self.encoder, self.precision), use_packed(self._packed):
-            vectors = compute_block(self.encoder, block, self._budget, prompt_tokens=prompt_tokens)
-        check_finite(self.encoder, vectors, lambda row: f"text {row + 1:,} of a batch")
+        prompt_tokens, encoder = inputs[0].prompt_tokens, self.encoder
+        with inference_mode(encoder, self.precision), use_packed(self._packed):
+            if prompt_tokens is None:
+                return self._compute_tokens(block)
+            if self.settings.invariant:
+                vectors = encoder(*self._padded(block), prompt_tokens)[: len(inputs)].cpu().numpy()
+            else:
+                vectors = compute_block(encoder, block, self.engine.batch_tokens, prompt_tokens=prompt_tokens)
+        check_finite(encoder, vectors, lambda row: f"text {row + 1:,} of a batch")
         return list(vectors)
+
+    def _compute_tokens(self, block: TokenBlock) -> list[NDArray[np.float32]]:
+        """The vectors of the tokens of each text, (tokens, token dim)."""
+        ids, mask = self._padded(block)
+        output = self.encoder.backbone(input_ids=ids, attention_mask=mask).last_hidden_state.float().cpu().numpy()
+        vectors = [rows[:length] for rows, length in zip(output, block.lengths, strict=False)]
+        check_finite(self.encoder, np.concatenate(vectors), lambda row: f"token {row + 1:,} of a batch")
+        return vectors
+
+    def _padded(self, block: TokenBlock) -> tuple[torch.Tensor, torch.Tensor]:
+        """Ids and mask of a batch: in the fixed shape of its texts if that is set, else as wide as the longest."""
+        width, height = int(block.lengths.max()), len(block.lengths)
+        if self.settings.invariant:
+            width, height = fixed_shape(width, self.engine.batch_tokens, self.engine.max_tokens)
+        rows = fill_batch(np.arange(len(block.lengths)), height)
+        arrays = pad_rows(block.ids, block.starts[rows], block.lengths[rows], width, self.encoder.pad_id)
+        ids, mask = (torch.from_numpy(array.astype(np.int64)) for array in arrays)
+        return to_device(ids, self.encoder.device), to_device(mask, self.encoder.device)
 
     def prompt(self, prompt_name: str | None = None, input_type: str | None = None) -> str:
         """The text before each text of a request. Raises Refusal for an unknown name or type."""
@@ -158,18 +195,12 @@ class ServedEncoder:
         param: the field of the texts, for errors.
         Raises Refusal for more texts than the settings allow, an empty or too long one, and unknown dimensions.
         """
-        listed = list_of(texts, self.settings.max_texts, param)
         self.check_dimensions(dimensions)
-        if any(not text for text in listed):
-            raise Refusal(f"{param}: expected texts, found an empty one", param=param)
-        before = self.encoder.text_before() if prompt is None else prompt
+        listed, before = self._listed(texts, param), self.encoder.text_before() if prompt is None else prompt
         keys = [_digest(before, text) for text in listed]
         rows = {key: self.cache.get(key) for key in dict.fromkeys(keys)}
         new = [key for key, vector in rows.items() if vector is None]
-        characters = sum(map(len, listed))
-        is_cut = self.settings.truncate if truncate is None else truncate
-        ids = await in_thread(characters, lambda: self._tokenize(listed, before, is_cut, usage, param))
-        usage.tokens += sum(map(len, ids))
+        ids = await self._ids(listed, before, truncate, usage, param)
         if new:
             ids_of = dict(zip(keys, ids, strict=True))
             prompt_tokens = self.encoder.prompt_tokens(before)
@@ -183,6 +214,48 @@ class ServedEncoder:
             return unit(vectors[:, :dimensions])
         return unit(vectors) if normalize else vectors
 
+    async def token_vectors(
+        self,
+        texts: str | Sequence[str],
+        usage: Usage,
+        *,
+        prompt: str | None = None,
+        truncate: bool | None = None,
+        param: str = "inputs",
+    ) -> list[Vectors]:
+        """The vectors of the tokens of each text, before the pooling, float32 (tokens, token dim); as `embed`.
+
+        Raises Refusal for an answer of more than MOST_NUMBERS numbers, too.
+        """
+        listed, before = self._listed(texts, param), self.encoder.text_before() if prompt is None else prompt
+        ids = await self._ids(listed, before, truncate, usage, param)
+        tokens = [len(row) for row in ids]
+        numbers = sum(tokens) * self.encoder.backbone.config.hidden_size
+        if numbers > MOST_NUMBERS:
+            raise Refusal(
+                f"{param}: expected at most {MOST_NUMBERS:,} numbers in an answer, found {numbers:,}; send several "
+                "requests",
+                "over_limit",
+                param=param,
+            )
+        return await usage.compute(self.engine, [Encoded(row, None) for row in ids], tokens, ALL_TOKENS)
+
+    def _listed(self, texts: str | Sequence[str], param: str) -> list[str]:
+        """The texts of a request. Raises Refusal for more than the settings allow, and for an empty one."""
+        listed = list_of(texts, self.settings.max_texts, param)
+        if any(not text for text in listed):
+            raise Refusal(f"{param}: expected texts, found an empty one", "empty", param=param)
+        return listed
+
+    async def _ids(
+        self, texts: Sequence[str], before: str, truncate: bool | None, usage: Usage, param: str
+    ) -> list[list[int]]:
+        """The ids of texts after a prompt, which `usage` counts. Raises Refusal for a text that is too long."""
+        is_cut = self.settings.truncate if truncate is None else truncate
+        ids = await in_thread(sum(map(len, texts)), lambda: self._tokenize(texts, before, is_cut, usage, param))
+        usage.tokens += sum(map(len, ids))
+        return ids
+
     def check_dimensions(self, dimensions: int | None) -> None:
         """Raises Refusal for dimensions that the encoder was not trained to be cut to."""
         allowed = sorted({size for size in self.settings.dimensions if size <= self.encoder.dim} | {self.encoder.dim})
@@ -194,7 +267,7 @@ class ServedEncoder:
             )
 
     def texts_of_ids(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """The texts of token ids. Raises Refusal where the settings do not accept any, and for unknown ids."""
+        """The texts of token ids in place of texts. Raises Refusal as `decode`, and unless the settings accept any."""
         if not self.settings.accept_token_ids:
             raise Refusal(
                 "input: expected texts, found token ids, which are of another vocabulary than the model's. LangChain "
@@ -202,9 +275,14 @@ class ServedEncoder:
                 "vocabulary",
                 param="input",
             )
-        if any(not 0 <= token < len(self.encoder.tokenizer) for row in rows for token in row):
-            raise Refusal(f"input: expected ids below {len(self.encoder.tokenizer):,}, found another", param="input")
-        return [str(self.encoder.tokenizer.decode(list(row), skip_special_tokens=True)) for row in rows]
+        return self.decode(rows, "input")
+
+    def decode(self, rows: Sequence[Sequence[int]], param: str, skip_special_tokens: bool = True) -> list[str]:
+        """The texts of rows of token ids. Raises Refusal for unknown ids."""
+        tokenizer = self.encoder.tokenizer
+        if any(not 0 <= token < len(tokenizer) for row in rows for token in row):
+            raise Refusal(f"{param}: expected ids below {len(tokenizer):,}, found another", param=param)
+        return [str(tokenizer.decode(list(row), skip_special_tokens=skip_special_tokens)) for row in rows]
 
     def _tokenize(self, texts: Sequence[str], before: str, truncate: bool, usage: Usage, param: str) -> list[list[int]]:
         """The ids of texts; `usage` counts those that were cut. Raises Refusal unless `truncate`."""
@@ -218,6 +296,7 @@ class ServedEncoder:
                 raise Refusal(
                     f"{param}: expected at most {longest:,} tokens, the model's longest input, found more in text "
                     f"{position}; cut it, or set truncate to true",
+                    "over_limit",
                     param=param,
                     code="context_length_exceeded",
                 )

@@ -7,17 +7,18 @@ from typing import Any
 from pydantic import ValidationError
 
 from pipelines.serve.models import AnyServed, Models, Served
-from pipelines.serve.requests import Body, Refusal, Usage
+from pipelines.serve.requests import Body, Refusal, RefusalKind, Usage
 
-ErrorForm = Callable[[Refusal], Mapping[str, Any]]
-"""A refusal as the body of an answer, in the form that the clients of a route expect."""
+ErrorForm = Callable[[Refusal], tuple[int, Mapping[str, Any]]]
+"""A refusal as the status and the body of an answer, in the form that the clients of a route expect."""
 OPENAI_TYPES = {"unauthorized": "authentication_error", "forbidden": "permission_error", "busy": "rate_limit_error"}
 
 
-def openai_error(refusal: Refusal) -> Mapping[str, Any]:
+def openai_error(refusal: Refusal) -> tuple[int, Mapping[str, Any]]:
     """An error in OpenAI's form."""
     kind = OPENAI_TYPES.get(refusal.kind, "server_error" if refusal.status >= 500 else "invalid_request_error")
-    return {"error": {"message": str(refusal), "type": kind, "param": refusal.param, "code": refusal.code}}
+    error = {"message": str(refusal), "type": kind, "param": refusal.param, "code": refusal.code}
+    return refusal.status, {"error": error}
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ def parse(body: type[Body], content: bytes) -> Body:
     if not fields:
         raise Refusal(f"body: expected a JSON object ({', '.join(body.model_fields)}), found another, or no JSON")
     message = "; ".join(f"{name}: {_expected(name, faults)}" for name in fields if name in body.model_fields)
-    raise Refusal(message or "the fields of the body do not fit together", param=fields[0])
+    kind: RefusalKind = "empty" if any(fault["type"] == "too_short" for fault in faults) else "invalid"
+    raise Refusal(message or "the fields of the body do not fit together", kind, param=fields[0])
 
 
 def _expected(field: str, faults: list[Any]) -> str:

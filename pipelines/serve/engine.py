@@ -6,7 +6,7 @@ While the network computes, the queue fills; the next batch is made of what wait
    request before it: a batch's worth of them costs BATCH_DELAY seconds, all together at most LONGEST_DELAY. So a
    single sentence passes a request of thousands, and no input is overtaken by one that arrives more than
    LONGEST_DELAY seconds after it.
-2. Inputs of like length join it, out of the next WINDOW batches' worth.
+2. Inputs of like length, or of the same fixed shape, join it, out of the next WINDOW batches' worth.
 """
 
 import heapq
@@ -21,14 +21,43 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertrelay.inference.batches import sorted_batches
+from bertrelay.inference.batches import round_up, sorted_batches
 
 BATCH_DELAY, LONGEST_DELAY = 0.02, 1.0  # seconds
 WINDOW = 4
 SLOWEST_RATE = 1_000.0  # tokens a second, of a worker that has not computed yet
 
+SHORTEST, WIDTH_BITS = 8, 2  # fixed shapes have 8, 12, 16, 24, 32, 48 … tokens in a row
+SHAPES_IN_BATCH = 32  # so that a fixed shape of one text costs hardly more than the text
+
 Compute = Callable[[Sequence[Any]], Sequence[Any]]
 """The inputs of a batch to a result for each."""
+Choose = Callable[[Sequence[int], int, int], list[int]]
+"""The tokens of inputs, most urgent first, `batch_tokens` and `max_tokens` to the rows of a batch with row 0."""
+
+
+def like_lengths(tokens: Sequence[int], batch_tokens: int, max_tokens: int) -> list[int]:
+    """The rows of the batch that row 0 is in when inputs of like length share batches."""
+    batches = sorted_batches(np.array(tokens, np.int64), batch_tokens, max_tokens)
+    return next(rows.tolist() for rows, _, _ in batches if 0 in rows)
+
+
+def first_only(tokens: Sequence[int], batch_tokens: int, max_tokens: int) -> list[int]:  # noqa: ARG001
+    """Row 0: every input is a batch of its own, and its result never depends on another."""
+    return [0]
+
+
+def fixed_shape(tokens: int, batch_tokens: int, max_tokens: int) -> tuple[int, int]:
+    """Tokens in a row and rows of the batch of an input; both depend on the input's own length only."""
+    width = min(round_up(max(tokens, SHORTEST), WIDTH_BITS), max_tokens)
+    return width, max(1, batch_tokens // SHAPES_IN_BATCH // width)
+
+
+def one_shape(tokens: Sequence[int], batch_tokens: int, max_tokens: int) -> list[int]:
+    """The first rows that have the fixed shape of row 0, as many as it holds."""
+    shapes = [fixed_shape(size, batch_tokens, max_tokens) for size in tokens]
+    _, height = shapes[0]
+    return [row for row, shape in enumerate(shapes) if shape == shapes[0]][:height]
 
 
 class QueueFullError(Exception):
@@ -104,17 +133,16 @@ class Engine:
 
     batch_tokens: most tokens of a batch, padding included; one longer input is a batch of its own.
     max_tokens: the longest input. queue_tokens: most tokens in the queue; an empty one takes any request.
-    alone: every input is a batch of its own.
+    choose: which of the most urgent inputs share a batch.
     """
 
     def __init__(
-        self, compute: Compute, batch_tokens: int, max_tokens: int, queue_tokens: int, alone: bool = False
+        self, compute: Compute, batch_tokens: int, max_tokens: int, queue_tokens: int, choose: Choose = like_lengths
     ) -> None:
-        self.batch_tokens, self.max_tokens = batch_tokens, max_tokens
-        self.queue_tokens, self.alone = queue_tokens, alone
+        self.batch_tokens, self.max_tokens, self.queue_tokens = batch_tokens, max_tokens, queue_tokens
         self.counts = Counts()
         self.waiting_tokens = 0
-        self._compute = compute
+        self._compute, self._choose = compute, choose
         self._queue: list[Waiting] = []
         self._numbers = count()
         self._changed = threading.Condition()
@@ -195,7 +223,7 @@ class Engine:
                 if self._is_closing:
                     return []
                 self._changed.wait()
-            chosen = self._rows_with_first([waiting.tokens for waiting in window])
+            chosen = self._choose([waiting.tokens for waiting in window], self.batch_tokens, self.max_tokens)
             batch = [window[row] for row in chosen]
             for row in set(range(len(window))) - set(chosen):
                 heapq.heappush(self._queue, window[row])
@@ -214,14 +242,6 @@ class Engine:
             is_other = window and waiting.group != window[0].group
             (others if is_other else window).append(waiting)
             tokens += waiting.tokens
-            if self.alone:
-                break
         for waiting in others:
             heapq.heappush(self._queue, waiting)
         return window
-
-    def _rows_with_first(self, tokens: Sequence[int]) -> list[int]:
-        """The rows of the batch that row 0 is in, when inputs of like length share batches."""
-        lengths = np.array(tokens, np.int64)
-        batches = sorted_batches(lengths, self.batch_tokens, self.max_tokens)
-        return next(rows.tolist() for rows, _, _ in batches if 0 in rows)

@@ -14,7 +14,7 @@ from domain.biomedical.qa.predict import QuestionAnswerer, too_long
 from domain.biomedical.qa.settings import CANDIDATES
 from domain.clinical.predict import OutcomeScore, OutcomeScorer, clean_and_join
 from pipelines.serve.embedding import in_thread
-from pipelines.serve.engine import Compute, Engine
+from pipelines.serve.engine import Compute, Engine, first_only, like_lengths
 from pipelines.serve.requests import Refusal, Usage
 from pipelines.serve.settings import ServeSettings
 from teachers.pairs.model import PairScorer
@@ -29,7 +29,8 @@ Pair = tuple[str, str]
 def engine_of(compute: Compute, device: torch.device, settings: ServeSettings) -> Engine:
     """The engine of a model whose inputs may be of any length."""
     budget = best_batch_tokens(device, settings.batch_tokens)
-    return Engine(compute, budget, LONGEST_INPUT, settings.queue_tokens, settings.invariant)
+    choose = first_only if settings.invariant else like_lengths
+    return Engine(compute, budget, LONGEST_INPUT, settings.queue_tokens, choose)
 
 
 def estimated_tokens(*texts: str) -> int:
@@ -62,17 +63,21 @@ class ServedScorer:
         return cast(list[float], scores.tolist())
 
     async def score(
-        self, pairs: Sequence[Pair], usage: Usage, *, raw: bool = False, truncate: bool = True
+        self, pairs: Sequence[Pair], usage: Usage, *, raw: bool = False, truncate: bool | None = None
     ) -> list[float]:
-        """The scores of pairs, from 0 to 1, or the logits if `raw`. Raises Refusal for a pair that would be cut."""
+        """The scores of pairs, from 0 to 1, or the logits if `raw`.
+
+        truncate: cut pairs beyond the longest input, as the settings have it when absent. Raises Refusal otherwise.
+        """
         characters = sum(len(first) + len(second) for first, second in pairs)
         tokens = await in_thread(characters, lambda: self._lengths(pairs))
         usage.tokens += sum(tokens)
         cut = await in_thread(characters, lambda: self._cut(pairs, tokens))
-        if cut and not truncate:
+        if cut and not (self.settings.truncate if truncate is None else truncate):
             raise Refusal(
                 f"expected at most {self.scorer.max_tokens:,} tokens in query and text, found more in text {cut[0]}; "
                 "cut it, or set truncate to true",
+                "over_limit",
                 code="context_length_exceeded",
             )
         usage.cut += len(cut)
@@ -144,7 +149,7 @@ class ServedAnswerer:
         """The replies to pairs of question and context, with all candidates. Raises Refusal for a long question."""
         for question, context in pairs:
             if not question.strip() or not context.strip():
-                raise Refusal("expected a question and a context, found an empty one")
+                raise Refusal("expected a question and a context, found an empty one", "empty")
         tokens = [estimated_tokens(*pair) for pair in pairs]
         usage.tokens += sum(tokens)
         replies = await usage.compute(self.engine, pairs, tokens)

@@ -1,7 +1,8 @@
-"""Ollama's route `/api/embed`."""
+"""Ollama's routes `/api/embed` and `/api/tags`."""
 
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -12,9 +13,9 @@ from pipelines.serve.models import Models
 from pipelines.serve.requests import Body, Refusal, Texts, Usage
 
 
-def ollama_error(refusal: Refusal) -> Mapping[str, Any]:
+def ollama_error(refusal: Refusal) -> tuple[int, Mapping[str, Any]]:
     """An error in Ollama's form."""
-    return {"error": str(refusal)}
+    return refusal.status, {"error": str(refusal)}
 
 
 class OllamaBody(Body):
@@ -47,6 +48,24 @@ async def embed(models: Models, body: OllamaBody, usage: Usage) -> dict[str, Any
         "embeddings": vectors.tolist(),
         **durations,
         "prompt_eval_count": usage.tokens,
+    }
+
+
+def tags(models: Models, started: float) -> dict[str, Any]:
+    """The encoders in the form of Ollama; started: seconds since 1970."""
+    since = datetime.fromtimestamp(started, UTC).isoformat()
+    return {
+        "models": [
+            {
+                "name": f"{encoder.name}:latest",
+                "model": f"{encoder.name}:latest",
+                "modified_at": since,
+                "size": encoder.bytes,
+                "digest": encoder.digest,
+                "details": {"format": "safetensors", "family": encoder.encoder.backbone.config.model_type},
+            }
+            for encoder in models.of_kind(ServedEncoder)
+        ]
     }
 
 

@@ -9,9 +9,23 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pipelines.serve.engine import Engine, QueueFullError
 
-RefusalKind = Literal["invalid", "unauthorized", "forbidden", "not_found", "too_large", "unsupported", "slow", "busy"]
-STATUS: dict[str, int] = {
+RefusalKind = Literal[
+    "invalid",
+    "empty",
+    "over_limit",
+    "unauthorized",
+    "forbidden",
+    "not_found",
+    "too_large",
+    "unsupported",
+    "slow",
+    "busy",
+    "internal",
+]
+STATUS: dict[RefusalKind, int] = {
     "invalid": 400,
+    "empty": 400,
+    "over_limit": 400,
     "unauthorized": 401,
     "forbidden": 403,
     "not_found": 404,
@@ -34,7 +48,7 @@ class Refusal(Exception):
     def __init__(
         self,
         message: str,
-        kind: RefusalKind | Literal["internal"] = "invalid",
+        kind: RefusalKind = "invalid",
         *,
         param: str | None = None,
         code: str | None = None,
@@ -95,6 +109,8 @@ def list_of(texts: str | Sequence[str], most: int, param: str = "input") -> list
     listed = [texts] if isinstance(texts, str) else list(texts)
     if len(listed) > most:
         raise Refusal(
-            f"{param}: expected at most {most:,} texts, found {len(listed):,}; send several requests", param=param
+            f"{param}: expected at most {most:,} texts, found {len(listed):,}; send several requests",
+            "over_limit",
+            param=param,
         )
     return listed

@@ -51,8 +51,7 @@ async def rerank(models: Models, body: RerankBody, usage: Usage) -> Any:
     listed = body.texts or [one if isinstance(one, str) else one.text for one in body.documents or []]
     texts = list_of(listed, scorer.settings.max_texts, "documents" if body.texts is None else "texts")
     pairs = [(body.query, text) for text in texts]
-    truncate = scorer.settings.truncate if body.truncate is None else body.truncate
-    scores = await scorer.score(pairs, usage, raw=body.raw_scores, truncate=truncate)
+    scores = await scorer.score(pairs, usage, raw=body.raw_scores, truncate=body.truncate)
     order = sorted(range(len(scores)), key=lambda row: -scores[row])[: body.top_n]
     if body.texts is not None:
         return [

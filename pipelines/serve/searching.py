@@ -38,7 +38,7 @@ class ServedIndex:
         Raises Refusal for a blank query and for a column that the index does not show.
         """
         if any(not query.strip() for query in queries):
-            raise Refusal("query: expected a text to look for, found an empty one", param="query")
+            raise Refusal("query: expected a text to look for, found an empty one", "empty", param="query")
         unknown = [name for name in filter_by or () if name not in self.index.columns.column_names]
         if unknown:
             shown = ", ".join(self.index.columns.column_names) or "none"

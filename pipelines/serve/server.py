@@ -1,10 +1,12 @@
-"""The server on a port of this machine: connections that stay silent are closed, and signals let requests finish."""
+"""The server on a port of this machine: it answers while models load, closes silent connections, ends by signals."""
 
 import asyncio
 import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 from typing import Any
 
 import uvicorn
@@ -108,6 +110,42 @@ def listen(host: str, port: int) -> socket.socket:
         raise RequestError(
             f"--host {host} --port {port}: expected a free port of this machine, found {words}; give another port"
         ) from error
+
+
+class _LoadingHandler(BaseHTTPRequestHandler):
+    """Answers every request by 503, which clients retry."""
+
+    timeout = 5
+    content = b'{"status": "loading", "error": {"message": "models are loading", "type": "server_error"}}'
+
+    def do_GET(self) -> None:
+        self.send_response(503)
+        headers = {"content-type": "application/json", "content-length": len(self.content), "retry-after": 1}
+        for name, value in headers.items():
+            self.send_header(name, str(value))
+        self.end_headers()
+        self.wfile.write(self.content)
+
+    do_POST = do_GET  # noqa: N815
+
+    def log_message(self, *_: object) -> None:
+        """Logs nothing: a path may hold text."""
+
+
+@contextmanager
+def answer_while_loading(listening: socket.socket) -> Iterator[None]:
+    """Answers requests by 503 in another thread; at the end `listening` is free for the server."""
+    server = ThreadingHTTPServer(("", 0), _LoadingHandler, bind_and_activate=False)
+    server.socket.close()
+    server.socket = listening.dup()
+    thread = Thread(target=server.serve_forever, args=(0.1,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def url_of(listening: socket.socket) -> str:

@@ -18,8 +18,8 @@ class ServeSettings(Settings):
     batch_tokens: BatchTokens = None
     """Most tokens in a batch, padding included; chosen by the device when absent."""
     invariant: bool = False
-    """Compute each text of an encoder in a batch of its own: it has the same bits whatever else is asked, at several
-    times the cost under load."""
+    """Give a text the same bits whatever else is asked: an encoder computes batches of fixed shapes, other models one
+    input at a time. Under load an encoder takes up to twice as long, others several times."""
     truncate: bool = False
     """Cut texts beyond the longest input where a request does not say; without, such a text is an error."""
     accept_token_ids: bool = False

@@ -72,6 +72,21 @@ def test_it_answers_until_a_signal_and_then_what_has_arrived(started, number):
     assert "hund" not in out + err
 
 
+def test_requests_are_answered_by_503_until_the_models_are_loaded(start_forked, model):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    start_forked("serve", f"words={model}", "--port", port)
+    statuses, end = [], time.monotonic() + 60
+    while 200 not in statuses and time.monotonic() < end:
+        with suppress(OSError):  # until it listens
+            status, document = ask(port, "/health")
+            statuses.append(status)
+            assert document["status"] == ("ok" if status == 200 else "loading")
+        time.sleep(0.01)
+    assert set(statuses) == {503, 200}
+    assert ask(port, "/v1/embeddings", {"input": "a dog"})[0] == 200
+
+
 def test_connections_that_send_no_request_are_closed_and_others_are_answered(started):
     _, port, _ = started(constants={"pipelines.serve.server.HEADER_SECONDS": 1.0})
     silent = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(100)]

@@ -10,6 +10,7 @@ from threading import Event
 
 import numpy as np
 import pytest
+import torch
 from starlette.testclient import TestClient
 
 from bertrelay.data.tables import Table
@@ -287,14 +288,66 @@ def test_the_routes_of_text_embeddings_inference(client, expected, model):
     text_tokens = [token for token in tokens if not token["special"]]
     assert ["ein hund"[token["start"] : token["stop"]] for token in text_tokens] == ["ein", "hund"]
     assert [token["id"] for token in tokens] == SentenceEncoder.load(model).tokenize(["ein hund"])[0]
+    assert client.post("/decode", json={"ids": [token["id"] for token in tokens]}).json() == ["ein hund"]
+    assert len(client.post("/decode", json={"ids": [[3], [4, 5]], "skip_special_tokens": False}).json()) == 2
     facts = client.get("/info").json()
     assert (facts["model_id"], facts["max_input_length"], facts["max_client_batch_size"]) == ("words", 16, 64)
-    error = client.post("/embed", json={"inputs": "dog " * 40}).json()
-    assert set(error) == {"error", "error_type"}
-    assert error["error_type"] == "Validation"
 
 
-def test_the_route_of_ollama(client, expected):
+def test_the_vectors_of_tokens_are_those_that_the_encoder_pools(client, model, monkeypatch):
+    encoder = SentenceEncoder.load(model)
+    of_texts = client.post("/embed_all", json={"inputs": TEXTS}).json()
+    for text, rows, expected in zip(TEXTS, of_texts, encoder.encode(TEXTS, precision="fp32"), strict=True):
+        assert len(rows) == len(encoder.tokenize([text])[0])
+        tokens = torch.tensor([rows])
+        vectors = encoder.sentence_vectors(tokens, torch.ones(tokens.shape[:2], dtype=torch.long))
+        np.testing.assert_allclose(vectors.detach()[0], expected, atol=1e-6)
+    monkeypatch.setattr("pipelines.serve.embedding.MOST_NUMBERS", 10)
+    assert client.post("/embed_all", json={"inputs": "a dog"}).status_code == 413
+
+
+def test_pairs_are_scored_by_the_cross_encoder(client, cross_encoder):
+    from teachers import load_scorer
+
+    pairs = [("ein hund", text) for text in DOCUMENTS]
+    scores = load_scorer(cross_encoder).predict(pairs, precision="fp32")
+    rows = client.post("/predict", json={"inputs": pairs}).json()
+    assert [row["score"] for (row,) in rows] == pytest.approx(scores.tolist(), abs=1e-6)
+    (row,) = client.post("/predict", json={"inputs": pairs[0], "raw_scores": True}).json()
+    assert row["label"] == "LABEL_0"
+    assert 1 / (1 + np.exp(-row["score"])) == pytest.approx(scores[0], abs=1e-6)
+    assert client.post("/predict", json={"inputs": "a text"}).status_code == 422
+
+
+def test_errors_are_those_of_text_embeddings_inference(client, models, monkeypatch):
+    """The statuses are those of the table of its OpenAPI page: 400, 413, 422, 424 and 429."""
+
+    def fail(inputs):
+        raise ValueError(f"broken by {len(inputs)}")
+
+    engine = models.by_name["words"].engine
+    for inputs, status, kind in (
+        ("", 400, "Empty"),
+        ([], 400, "Empty"),
+        ("dog " * 40, 413, "Validation"),
+        (["a"] * 65, 413, "Validation"),
+        ({"a": "b"}, 422, "Tokenizer"),
+        (["a", 1], 422, "Tokenizer"),
+    ):
+        response = client.post("/embed", json={"inputs": inputs})
+        assert (response.status_code, response.json()["error_type"]) == (status, kind), inputs
+        assert set(response.json()) == {"error", "error_type"}
+    assert client.post("/embed", json={"inputs": "a", "prompt_name": "other"}).status_code == 422
+    monkeypatch.setattr(engine, "_compute", fail)
+    response = client.post("/embed", json={"inputs": "a text that fails"})
+    assert (response.status_code, response.json()["error_type"]) == (424, "Backend")
+    monkeypatch.setattr(engine, "queue_tokens", 0)
+    monkeypatch.setattr(engine, "_queue", [object()])
+    response = client.post("/embed", json={"inputs": "a text that has to wait"})
+    assert (response.status_code, response.json()["error_type"]) == (429, "Overloaded")
+
+
+def test_the_routes_of_ollama(client, expected, models):
     unit = expected / np.linalg.norm(expected, axis=1, keepdims=True)
     document = client.post("/api/embed", json={"model": "words:latest", "input": TEXTS}).json()
     np.testing.assert_allclose(document["embeddings"], unit, atol=1e-6)
@@ -302,6 +355,10 @@ def test_the_route_of_ollama(client, expected):
     assert document["prompt_eval_count"] > len(TEXTS)
     assert len(client.post("/api/embed", json={"input": "dog " * 40}).json()["embeddings"]) == 1
     assert isinstance(client.post("/api/embed", json={"input": "a", "model": "other"}).json()["error"], str)
+    (tag,) = client.get("/api/tags").json()["models"]
+    assert (tag["name"], tag["digest"]) == ("words:latest", models.by_name["words"].digest)
+    assert client.post("/api/embed", json={"model": tag["model"], "input": "a"}).status_code == 200
+    assert tag["size"] > 0
 
 
 def test_metrics_count_requests_by_route_and_hold_nothing_of_them(client):
@@ -554,11 +611,19 @@ def test_a_client_that_goes_cancels_its_request(models, monkeypatch):
 @pytest.mark.promise("With `--invariant` a text has the same bits whatever is asked with it", about="serving")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_an_invariant_server_gives_a_text_the_same_bits_whatever_is_asked_with_it(model, precision):
-    models = open_models({"words": model}, ServeSettings(invariant=True, precision=precision, cache_mb=0))
+    settings = ServeSettings(invariant=True, precision=precision, cache_mb=0, batch_tokens=1024)
+    models = open_models({"words": model}, settings)
     client = TestClient(app(models), base_url=HOST)
-    alone = [vectors_of(embed(client, text))[0] for text in TEXTS]
-    assert (vectors_of(embed(client, TEXTS[::-1])) == alone[::-1]).all()
-    assert models.by_name["words"].engine.counts.batches == 1 + 2 * len(TEXTS)
+    texts = [*TEXTS, "a dog barks . ein hund bellt .", *(f"{word} dog" for word in TEXTS[0].split())]
+    singly = [vectors_of(embed(client, text))[0] for text in texts]
+    for asked in (texts[::-1], [text for text in texts for _ in range(2)], ["dog " * 9, *texts[3:]]):
+        rows = vectors_of(embed(client, asked))
+        for text, row in zip(asked, rows, strict=True):
+            assert text not in texts or (row == singly[texts.index(text)]).all()
+    batches = models.by_name["words"].engine.counts.batches
+    assert batches < 1 + 3 * len(texts), "texts share batches"
+    encoded = SentenceEncoder.load(model).encode(texts, precision=precision)
+    np.testing.assert_allclose(singly, encoded, atol=1e-6 if precision == "fp32" else 0.05)
     models.close()
 
 

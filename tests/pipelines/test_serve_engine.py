@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from pipelines.serve.engine import Engine, QueueFullError
+from pipelines.serve.engine import Engine, QueueFullError, first_only, fixed_shape, one_shape
 
 
 class Network:
@@ -120,13 +120,30 @@ def test_an_input_that_fails_fails_its_own_request_only(engine, network):
     assert engine.submit([3], [4]).result(20).results == [6]
 
 
-def test_an_invariant_engine_computes_each_input_alone(engine, network):
-    engine = engine(alone=True)
+def test_an_engine_that_shares_no_batch_computes_each_input_by_itself(engine, network):
+    engine = engine(choose=first_only)
     hold(engine, network)
     jobs = [engine.submit([number], [4]) for number in (1, 2, 3)]
     network.release()
     assert [job.result(20).results for job in jobs] == [[2], [4], [6]]
     assert network.batches == [[0], [1], [2], [3]]
+
+
+def test_inputs_of_one_fixed_shape_share_a_batch_that_is_never_larger(engine, network):
+    limits = {"batch_tokens": 1024, "max_tokens": 40}
+    assert [fixed_shape(tokens, *limits.values()) for tokens in (1, 8, 9, 33, 40)] == [
+        (8, 4),
+        (8, 4),
+        (12, 2),
+        (40, 1),
+        (40, 1),
+    ]
+    engine = engine(choose=one_shape, queue_tokens=10**4, **limits)
+    hold(engine, network)
+    job = engine.submit(list(range(1, 10)), [8, 9, 1, 30, 5, 12, 7, 10, 3])
+    network.release()
+    assert job.result(20).results == [2 * value for value in range(1, 10)]
+    assert network.batches == [[0], [1, 3, 5, 7], [2, 6], [4], [8], [9]]
 
 
 def test_groups_do_not_mix(engine, network):
