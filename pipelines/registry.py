@@ -48,7 +48,7 @@ STAGES = {
     "students": [
         ("students.distill", 21, "distill.settings:DistillSettings", "distill.train:run", "students"),
         ("students.evaluate", 6, "evaluate.settings:EvaluateSettings", "evaluate.stage:run", "students"),
-        ("students.compare", 1, "evaluate.settings:CompareSettings", "evaluate.compare:run", "students"),
+        ("students.compare", 2, "evaluate.settings:CompareSettings", "evaluate.compare:run", "students"),
         ("students.split", 1, "parallel.settings:SplitSettings", "parallel.hold_out:run", ""),
         ("students.index", 4, "searching.settings:IndexSettings", "searching.index:run", ""),
         ("students.mine", 2, "mining.settings:MineSettings", "mining.bitext:run", ""),

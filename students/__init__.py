@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from students.compress.shrink import Shrunk, shrink
     from students.compress.vocabulary import trim_vocabulary
     from students.evaluate.nearness import nearness
+    from students.evaluate.ranking import evaluate_retrieval
     from students.evaluate.similarity import similarity
     from students.mining.bitext import Mined, Mining, mine, mine_files
     from students.mining.negatives import NegativeMining, mine_negatives
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Hit", "Hnsw", "Mined", "Mining", "NegativeMining", "SearchIndex", "Shrunk", "build_index", "export", "mine"]
 __all__ += [
+    "evaluate_retrieval",
     "mine_files",
     "mine_negatives",
     "nearness",
@@ -32,6 +34,7 @@ MODULES = {
     "compress.shrink": ("Shrunk", "shrink"),
     "compress.vocabulary": ("trim_vocabulary",),
     "evaluate.nearness": ("nearness",),
+    "evaluate.ranking": ("evaluate_retrieval",),
     "evaluate.similarity": ("similarity",),
     "mining.bitext": ("Mined", "Mining", "mine", "mine_files"),
     "mining.negatives": ("NegativeMining", "mine_negatives"),

@@ -1,5 +1,6 @@
 """`bertrelay encode`, `evaluate`, `shrink` and `export`: what is done with any sentence encoder."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -129,7 +130,14 @@ class EvaluateOptions(JsonOption):
 
     protocols: list[str] = Field(default=[])
     """`sts` (STS12 to 16, STSb, SICK-R), `senteval` (seven classifications), `facets` (Argument Facet Similarity),
-    `sections` (triplets of Wikipedia sections), `mteb` (tasks of the package of that name). May be repeated."""
+    `sections` (triplets of Wikipedia sections), `mteb` (tasks of the package of that name), `retrieval` (search in your
+    own documents). May be repeated."""
+    queries: str | None = None
+    """With --protocol retrieval: queries, lines or a table with the columns id and text, perhaps language."""
+    corpus: str | None = None
+    """With --protocol retrieval: documents in the same form; or a folder of BEIR, with queries and judgements."""
+    qrels: str | None = None
+    """With --protocol retrieval: judgements, TREC's qrels or a table of query, document and grade."""
     parallel: list[str] = Field(default=[])
     """Measure the translation accuracy of a student on this set: de=ENGLISH,GERMAN names two aligned files, de=TABLE a
     table with the columns en and de. May be repeated."""
@@ -144,9 +152,16 @@ class EvaluateOptions(JsonOption):
 
 EVALUATE_OPTIONS = {"protocols": "--protocol", "sets": "--only", "tasks": "--tasks TASK", "languages": "--language"}
 STUDENT_OPTIONS = {"parallel": "--parallel LANGUAGE=FILES", "teacher": "--teacher MODEL"}
+SEARCH_OPTIONS = {"queries": "--queries FILE", "corpus": "--corpus FILE", "qrels": "--qrels FILE"}
+RETRIEVAL = "retrieval"
+"""A protocol of `students.evaluate`; the others are those of `teachers.protocols`."""
 
 
-@command(encoders, names={**EVALUATE_OPTIONS, **STUDENT_OPTIONS, "results": "--results DIR"}, rich_help_panel=PANEL)
+@command(
+    encoders,
+    names={**EVALUATE_OPTIONS, **STUDENT_OPTIONS, **SEARCH_OPTIONS, "results": "--results DIR"},
+    rich_help_panel=PANEL,
+)
 def evaluate(
     model: Annotated[
         str,
@@ -166,6 +181,8 @@ def evaluate(
 
     With --parallel it is a student: translation accuracy and, with --teacher, nearness to the teacher's vectors.
 
+    With --protocol retrieval the queries of --queries search the documents of --corpus, judged by --qrels.
+
     Prints tables with 95 % intervals and the published metrics; --json has every correlation as well.
 
     A TASK is one of mteb's, a benchmark, or a TOML file of tasks on local files: `local = […]` as in a recipe.
@@ -181,20 +198,26 @@ def evaluate(
       bertrelay samples my-samples && bertrelay evaluate tf-idf --protocol sts --data my-samples/sbert-paper
 
       bertrelay evaluate STUDENT --teacher TEACHER --parallel de=test.en,test.de --recall-at 10
+
+      bertrelay evaluate MODEL --protocol retrieval --queries queries.tsv --corpus documents.jsonl --qrels test.qrels
     """
     from pipelines.report.tables import score_lines
 
     metrics: dict[str, Metrics] = {}
-    if shown.parallel:
+    is_search = RETRIEVAL in shown.protocols
+    if shown.parallel or is_search:
         metrics["students.evaluate"] = _student_metrics(model, shown, options["precision"])
-    else:
+    if not shown.parallel:
         check_idle({"--teacher": shown.teacher, "--recall-at": shown.recall_at}, "there is no --parallel")
-    if shown.protocols or not shown.parallel:
+    if not is_search:
+        files = {"--queries": shown.queries, "--corpus": shown.corpus, "--qrels": shown.qrels}
+        check_idle(files, "there is no --protocol retrieval")
+    if set(shown.protocols) - {RETRIEVAL} or not metrics:
         metrics["teachers.protocols"] = _protocol_metrics(model, shown, options, data)
     else:
         names = {f"--{name}": options[name] for name in ("tasks", "pooling", "truncate_dim")}
         names |= {"--language": options["languages"], "--only": options["sets"]}
-        check_idle({**names, "--data": data, "--results": shown.results}, "there is no --protocol")
+        check_idle({**names, "--data": data, "--results": shown.results}, "there is no --protocol that has them")
     if shown.as_json:
         together = {name: value for of_kind in metrics.values() for name, value in of_kind.items()}
         print_document("evaluate", {"model": model, "metrics": together})
@@ -216,7 +239,8 @@ def _student_metrics(model: str, shown: EvaluateOptions, precision: str) -> Metr
         "recall_at": shown.recall_at,
         "parallel": list(map(_translations, shown.parallel)),
         "precision": precision,
-        "picture_sentences": 0,
+        "picture_sentences": 0 if shown.parallel else None,
+        "retrieval": _retrieval_test(shown) if RETRIEVAL in shown.protocols else None,
     }
     settled = validated(EvaluateSettings, {name: value for name, value in settings.items() if value is not None})
     names_hub = isinstance(settled.teacher, ModelSource) and settled.teacher.folder is None
@@ -225,9 +249,23 @@ def _student_metrics(model: str, shown: EvaluateOptions, precision: str) -> Metr
         return run_alone(run, settled, Path(folder))
 
 
+def _retrieval_test(shown: EvaluateOptions) -> dict[str, Any]:
+    """The test of --queries, --corpus and --qrels, or of a folder in --corpus, under the name of the corpus."""
+    if shown.corpus is None:
+        raise RequestError("--protocol retrieval: expected --corpus, a file or a folder of BEIR, found none")
+    name = re.sub(r"[^\w.-]+", "-", Path(shown.corpus).name.split(".")[0]) or "corpus"
+    if Path(shown.corpus).is_dir():
+        check_idle({"--queries": shown.queries, "--qrels": shown.qrels}, "--corpus is a folder that has them")
+        return {name: {"folder": shown.corpus}}
+    files = {"queries": shown.queries, "corpus": shown.corpus, "qrels": shown.qrels}
+    if missing := [f"--{key}" for key, file in files.items() if file is None]:
+        raise RequestError(f"--protocol retrieval: expected {' and '.join(missing)} beside --corpus FILE, found none")
+    return {name: {key: {"path": file} for key, file in files.items()}}
+
+
 def _protocol_metrics(model: str, shown: EvaluateOptions, options: Fields, data: Path | None) -> Metrics:
     files = [task for task in options["tasks"] or [] if task.endswith(".toml")]
-    options |= {"protocols": list(dict.fromkeys(shown.protocols))}
+    options |= {"protocols": [name for name in dict.fromkeys(shown.protocols) if name != RETRIEVAL]}
     options |= {"tasks": [task for task in options["tasks"] or [] if task not in files]}
     options |= {"local": [table for file in files for table in _local_tasks(file)], "data": data and str(data)}
     fields = ProtocolSettings.model_fields

@@ -1,36 +1,23 @@
 """Two encoders on the same held-out translations and questions, with the differences of their metrics."""
 
-from typing import NamedTuple
-
 import numpy as np
-from numpy.typing import NDArray
 
 from bertrelay.data.records import Rejects
-from bertrelay.data.tables import Table
 from bertrelay.data.vectors import Vectors
 from bertrelay.evaluation.encode import Encode
-from bertrelay.evaluation.similarity import is_among_nearest, matrix
+from bertrelay.evaluation.similarity import is_among_nearest
 from bertrelay.evaluation.statistics import Floats, share, with_interval
 from bertrelay.model.encoder import open_encoder
-from bertrelay.settings import InputFile
 from bertrelay.stage import Metrics, StageContext
+from students.evaluate.judgements import RetrievalData, read_faq
+from students.evaluate.ranking import encode_data, first_ranks, rank
 from students.evaluate.settings import CompareSettings
 from students.evaluate.translation import encode_once
-from students.mining.gold import read_gold
-from students.mining.sentence_files import read_sentences
 from students.parallel.pairs import Translations, read_translations
 from students.parallel.settings import ENGLISH
 from students.teacher import resolve_prompt
 
 HITS = (1, 10)
-
-
-class Faq(NamedTuple):
-    """Questions, the entries that may answer them, and the rows of each question's right entries."""
-
-    questions: list[str]
-    entries: list[str]
-    answers: dict[int, list[int]]
 
 
 def run(settings: CompareSettings, context: StageContext) -> Metrics:
@@ -48,7 +35,6 @@ def run(settings: CompareSettings, context: StageContext) -> Metrics:
         pairs = read_translations(settings.parallel, context.cache, rejects)
         faq = read_faq(settings.faq, context, rejects) if settings.faq else None
     texts = [sentence for translations in pairs.values() for part in translations for sentence in part]
-    texts += [*faq.questions, *faq.entries] if faq else []
     values = []
     for key, source, prompt in (
         ("prompt", settings.model, settings.prompt),
@@ -56,10 +42,12 @@ def run(settings: CompareSettings, context: StageContext) -> Metrics:
     ):
         encoder = open_encoder(source, context.cache)
         encoder = encoder.with_default_prompt(resolve_prompt(prompt, encoder, key))
-        values.append(measure(pairs, faq, encode_once(encoder, texts, precision, progress=True)))
+        values.append(measure(pairs, encode_once(encoder, texts, precision, progress=True)))
+        if faq:
+            values[-1] |= measure_faq(faq, *encode_data(faq, encoder, precision))
     metrics: Metrics = {f"sentences/{language}": len(translations.other) for language, translations in pairs.items()}
     if faq:
-        metrics |= {"faq/questions": len(faq.answers), "faq/entries": len(faq.entries)}
+        metrics |= {"faq/questions": len(faq.queries), "faq/entries": len(faq.documents)}
     model, base = values
     for name in model:
         for title, column in (("model", model[name]), ("base", base[name]), ("gain", model[name] - base[name])):
@@ -67,46 +55,20 @@ def run(settings: CompareSettings, context: StageContext) -> Metrics:
     return metrics
 
 
-def read_faq(folder: InputFile, context: StageContext, rejects: Rejects) -> Faq:
-    """Reads `questions.txt` and `entries.txt`, a text a line, and the lines that belong together from `gold.tsv`.
-
-    Raises RequestError, with file and line, for a line of `gold.tsv` that names no question or no entry.
-    """
-    work = context.work / "faq"
-    work.mkdir(parents=True, exist_ok=True)
-    questions, entries = (
-        read_sentences(Table(path=InputFile(f"{folder}/{name}.txt")), work / f"{name}.arrow", context.cache, rejects)
-        for name in ("questions", "entries")
-    )
-    gold = read_gold(Table(path=InputFile(f"{folder}/gold.tsv")), questions, entries)
-    answers: dict[int, list[int]] = {}
-    for question, entry in zip(*divmod(gold, len(entries)), strict=True):
-        answers.setdefault(int(question), []).append(int(entry))
-    return Faq(questions.read(0, len(questions)), entries.read(0, len(entries)), answers)
-
-
-def measure(pairs: dict[str, Translations], faq: Faq | None, encode: Encode) -> dict[str, Floats]:
-    """The value of each sentence or question by metric, whose mean is the metric."""
+def measure(pairs: dict[str, Translations], encode: Encode) -> dict[str, Floats]:
+    """Computes the values of all sentences by metric, whose mean is the metric."""
     values: dict[str, Floats] = {}
     for language, translations in pairs.items():
         english, other = encode(translations.english), encode(translations.other)
         values[f"translation_accuracy/{ENGLISH}-{language}"] = is_among_nearest(english, other).astype(np.float64)
         values[f"translation_accuracy/{language}-{ENGLISH}"] = is_among_nearest(other, english).astype(np.float64)
-    if faq:
-        questions = encode([faq.questions[row] for row in faq.answers])
-        ranks = ranks_of_answers(questions, encode(faq.entries), list(faq.answers.values()))
-        values |= {f"faq/hit_at_{top_k}": (ranks <= top_k).astype(np.float64) for top_k in HITS}
-        values["faq/mrr"] = 1 / ranks
     return values
 
 
-def ranks_of_answers(questions: Vectors, entries: Vectors, answers: list[list[int]]) -> NDArray[np.int64]:
-    """The rank of the nearest right entry of each question, from 1, by cosine.
-
-    Wrong entries that are as near come before it, so that equal vectors of all texts find nothing.
-    """
-    similarities = matrix(questions, entries)
-    ranks = []
-    for row, right in zip(similarities, answers, strict=True):
-        ranks.append(1 + int(np.sum(np.delete(row, right) >= row[right].max())))
-    return np.array(ranks)
+def measure_faq(faq: RetrievalData, questions: Vectors, entries: Vectors) -> dict[str, Floats]:
+    """Computes the values of all questions by metric; entries as near as a right one count as nearer."""
+    ranks = first_ranks(rank(faq, questions, entries, len(faq.documents), relevant_last=True))
+    values: dict[str, Floats] = {"faq/mrr": 1 / ranks}
+    for top_k in HITS:
+        values[f"faq/hit_at_{top_k}"] = (ranks <= top_k).astype(np.float64)
+    return values

@@ -5,6 +5,7 @@ from typing import Any
 
 from bertrelay.report import Headline, Matrix, Measure, Section, StageReport, dots, identity
 from bertrelay.stage import Metrics
+from students.evaluate.judgements import RetrievalData
 from students.parallel.pairs import Translations
 from students.parallel.settings import ENGLISH
 from teachers.evaluation.sts import StsPairs
@@ -17,16 +18,18 @@ def evaluation_report(
     metrics: Metrics,
     parallel: Mapping[str, Translations],
     sts: Mapping[str, StsPairs],
+    retrieval: Mapping[str, RetrievalData],
     picture: Mapping[str, Any] | None = None,
 ) -> StageReport:
     """The report of an evaluation.
 
-    parallel, sts: the test data, from which stages on the same data are recognised. picture: similarities.
+    parallel, sts, retrieval: the test data, from which stages on the same data are recognised. picture: similarities.
     """
     headlines = [
         translation_headline(metrics, parallel),
         sts_headline(metrics, {name: pairs.rows() for name, pairs in sts.items()}),
         _recall_headline(metrics, parallel),
+        *(retrieval_headline(metrics, name, data) for name, data in retrieval.items()),
     ]
     sections = []
     if picture:
@@ -82,6 +85,22 @@ def _recall_headline(metrics: Metrics, parallel: Mapping[str, Translations]) -> 
         identity=identity(depth, {language: [pairs.english, pairs.other] for language, pairs in parallel.items()}),
         model="model",
         chart=dots(metrics, dict(zip(languages, ([(name, "")] for name in names), strict=True)), "Recall, by language"),
+    )
+
+
+def retrieval_headline(metrics: Metrics, name: str, data: RetrievalData) -> Headline:
+    """nDCG@10 of all queries of a set, with a chart by language."""
+    metric = f"retrieval/{name}/ndcg_at_10"
+    languages = [language for language in dict.fromkeys(data.languages) if language]
+    labels = {language: [(f"retrieval/{name}/{language}/ndcg_at_10", "")] for language in languages}
+    return Headline(
+        title=f"nDCG@10 on {name}",
+        measure=Measure.of(metrics, metric),
+        metrics=[metric],
+        data=f"{len(data.queries):,} queries and {len(data.documents):,} documents",
+        identity=identity("ndcg_at_10", [data.queries, data.documents, [sorted(pair.items()) for pair in data.grades]]),
+        model="model",
+        chart=dots(metrics, labels, "nDCG@10, by language of the query"),
     )
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from bertrelay.data.tables import Table
 from bertrelay.languages import LanguageCode
 from bertrelay.settings import (
     EncoderSource,
@@ -36,6 +37,35 @@ XsimPairs = Literal["english", "all"] | Annotated[list[LanguagePair], Field(min_
 """Pairs of source and target language: those with English, all of them, or those named."""
 
 
+class RetrievalTest(Settings):
+    """Queries, the documents to search, and judgements of which are relevant: a folder, or three tables."""
+
+    folder: InputFile | None = None
+    """Folder of BEIR, with `queries.jsonl`, `corpus.jsonl` and `qrels/test.tsv`; or of `questions.txt`, `entries.txt`
+    and `gold.tsv`, as `faq` of `students.compare`."""
+    split: Annotated[str, Field(pattern=r"^[\w.-]+$"), UsedWith("folder")] = "test"
+    """Judgements of a folder of BEIR: the name of their file in `qrels`."""
+    queries: Table | None = None
+    """Columns `_id` or `id`, `text`, perhaps `language`; without their names the first two; the id of a plain line is
+    its number."""
+    corpus: Table | None = None
+    """Documents in the same form; a column `title` precedes the text."""
+    qrels: Table | None = None
+    """Judgements in TREC's four columns, or query, document and grade, which is 1 where there is none; a document is
+    relevant from grade 1."""
+    language: LanguageCode | None = None
+    """Language of all queries; when absent that of each in the column `language`."""
+    recall_at: Annotated[list[Positive], Field(min_length=1, strict=False)] = [10, 100]
+    """Ranks to which `recall_at_<k>` counts."""
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        tables = [table is not None for table in (self.queries, self.corpus, self.qrels)]
+        if all(tables) if self.folder is None else not any(tables):
+            return self
+        raise ValueError("expected `folder`, or `queries`, `corpus` and `qrels`, and exactly one of the two forms")
+
+
 class EvaluateSettings(Settings):
     """A student on held-out sentences: translation accuracy, distance to the teacher, STS, retrieval and mining."""
 
@@ -64,6 +94,9 @@ class EvaluateSettings(Settings):
     into the second."""
     mining: dict[SetName, MiningTest] = {}
     """Tests of bitext mining by name; gives `mining_f1/<name>/train` and `/test`, precision, recall and threshold."""
+    retrieval: dict[SetName, RetrievalTest] = {}
+    """Tests of search by name; gives `retrieval/<name>/ndcg_at_10`, `mrr_at_10`, `map` and `recall_at_<k>`, and by
+    language of the query `retrieval/<name>/<language>/ndcg_at_10`."""
     lookup: Annotated[list[UnlimitedSource], UsedWith("parallel")] = []
     """Training corpora for the dictionary of word-for-word lookup, a baseline."""
     dimensions: list[Positive] = []
@@ -78,8 +111,10 @@ class EvaluateSettings(Settings):
 
     @model_validator(mode="after")
     def _something_to_score(self) -> Self:
-        if not (self.parallel or self.sts or self.xsim or self.mining):
-            raise ValueError("expected `parallel`, `sts`, `xsim` or `mining`: without any there is nothing to score")
+        if not (self.parallel or self.sts or self.xsim or self.mining or self.retrieval):
+            raise ValueError(
+                "expected `parallel`, `sts`, `xsim`, `mining` or `retrieval`: without any there is nothing to score"
+            )
         if not isinstance(self.xsim_pairs, str):
             sources = [source for of_set in self.xsim.values() for source in of_set]
             languages = {ENGLISH, *(language for source in sources for language in source.languages)}

@@ -16,8 +16,10 @@ from bertrelay.progress import log, spinner
 from bertrelay.report import write_report
 from bertrelay.stage import Metrics, StageContext
 from students.evaluate.bitext import mining_metrics
+from students.evaluate.judgements import read_retrieval
 from students.evaluate.lookup import lookup_metrics
 from students.evaluate.nearness import nearness_metrics
+from students.evaluate.ranking import encode_data, rank, ranking_values, retrieval_metrics
 from students.evaluate.report import evaluation_report
 from students.evaluate.retrieval import search_metrics
 from students.evaluate.settings import EvaluateSettings
@@ -104,6 +106,7 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
         tests = EvaluationSets.read(settings.parallel, settings.sts, context, rejects, xsim=settings.xsim)
         dictionaries = read_translations(settings.lookup, context.cache, rejects)
+        searches = {name: read_retrieval(test, name, context, rejects) for name, test in settings.retrieval.items()}
     student, teacher, encode_teacher = open_encoder(settings.model, context.cache), None, None
     student = student.with_default_prompt(resolve_prompt(settings.prompt, student, "prompt"))
     check_dimensions(settings.dimensions, student.dim)
@@ -125,13 +128,17 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
         metrics |= xsim_metrics(name, pairs, encode, settings.xsim_pairs)
     for name, mined in settings.mining.items():
         metrics |= mining_metrics(name, mined, student, context, precision, settings.max_rejects)
+    for name, data in searches.items():
+        ranked = rank(data, *encode_data(data, student, precision))
+        values = ranking_values(ranked, data.grades, settings.retrieval[name].recall_at)
+        metrics |= retrieval_metrics(name, data, values)
     for language, test in tests.parallel.items():
         if language in dictionaries:
             metrics |= lookup_metrics(language, dictionaries[language], test)
     picture = similarity_examples(tests.parallel, encode, settings.picture_sentences)
     if picture is not None:
         write_json(context.output / PICTURE, picture)
-    write_report(evaluation_report(metrics, tests.parallel, tests.sts, picture), context)
+    write_report(evaluation_report(metrics, tests.parallel, tests.sts, searches, picture), context)
     return metrics | tests.sizes()
 
 

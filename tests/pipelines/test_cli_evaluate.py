@@ -19,6 +19,7 @@ from pipelines.recipe.steps import read_recipe
 from pipelines.registry import REGISTRY
 from pipelines.report.tables import score_lines
 from pipelines.run.hub import hub_ids, unknown_ids
+from students import evaluate_retrieval
 from teachers.sbert_paper.settings import PROTOCOLS, SETS
 
 OF_PAPERS = [name for name in PROTOCOLS if SETS[name]]
@@ -190,6 +191,37 @@ def test_a_student_stands_beside_its_teacher_and_beside_vectors_of_it(call, capt
             call(*words, *more)
     with pytest.raises(RequestError, match="--teacher: without effect, because there is no --parallel"):
         call("evaluate", captions / "model", "--teacher", captions / "teacher", "--protocol", "sts")
+
+
+def test_queries_search_documents_from_the_command_line(call, captions):
+    english, german = ((captions / f"test.{language}").read_text().splitlines() for language in ("en", "de"))
+    (captions / "queries.tsv").write_text("".join(f"q{row}\t{text}\n" for row, text in enumerate(german)))
+    (captions / "my documents.tsv").write_text("".join(f"d{row}\t{text}\n" for row, text in enumerate(english)))
+    (captions / "test.qrels").write_text("q0 0 d0 1\nq1 0 d1 2\n")
+    words = ["evaluate", captions / "model", "--protocol", "retrieval", "--corpus", captions / "my documents.tsv"]
+    files = ["--queries", captions / "queries.tsv", "--qrels", captions / "test.qrels"]
+    metrics = json.loads(call(*words, *files, "--json"))["result"]["metrics"]
+    queries, documents = (
+        {f"{key}{row}": text for row, text in enumerate(texts)} for key, texts in (("q", german), ("d", english))
+    )
+    expected = evaluate_retrieval(
+        str(captions / "model"), queries, documents, {"q0": {"d0": 1}, "q1": {"d1": 2}}, precision="fp32"
+    )
+    assert {name: metrics[f"retrieval/my-documents/{name}"] for name in expected} == expected
+    lines = [line.split() for line in call(*words, *files).splitlines()]
+    assert any(line[:1] == ["Retrieval"] and line[-1] == "my-documents" for line in lines)
+    for wrong, message in (
+        ([*words, "--queries", captions / "queries.tsv"], "expected --qrels beside --corpus FILE"),
+        (words[:4], "expected --corpus"),
+        ([*words[:2], *words[4:]], "--corpus: without effect, because there is no --protocol retrieval"),
+        (
+            [*words[:4], "--corpus", captions, "--qrels", captions],
+            "--qrels: without effect, because --corpus is a folder",
+        ),
+        ([*words, *files, "--only", "STSb"], "--only: without effect"),
+    ):
+        with pytest.raises(RequestError, match=message):
+            call(*wrong)
 
 
 def test_a_recipe_takes_the_same_tasks_and_names_those_of_the_hub(captions):

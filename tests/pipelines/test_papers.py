@@ -134,5 +134,5 @@ def test_an_answer_is_marked_by_hand_as_it_is_by_the_template():
 
 @pytest.mark.parametrize("name", built_in_names())
 def test_every_built_in_recipe_is_valid(name):
-    required = ["vars.parallel=.", "vars.language=ko"] if name == "own-text" else []
-    assert read_recipe(name, REGISTRY, required).steps
+    required = {"own-text": ["vars.parallel=.", "vars.language=ko"], "own-search": ["vars.folder=."]}
+    assert read_recipe(name, REGISTRY, required.get(name, [])).steps

@@ -5,7 +5,8 @@ from bertrelay.cache import Cache
 from bertrelay.errors import RequestError
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.stage import StageContext
-from students.evaluate.compare import ranks_of_answers, run
+from students.evaluate.compare import measure_faq, run
+from students.evaluate.judgements import RetrievalData
 from students.evaluate.settings import CompareSettings
 
 QUESTIONS = ["one red bird", "two red birds", "a green tree", "no answer here"]
@@ -28,9 +29,10 @@ def settings(tiny_encoder, tmp_path):
 def test_ranks_are_those_of_sorted_cosines_and_ties_count_against_the_answer():
     entries = np.array([[1, 0], [0, 1], [1, 1], [1, 0]], np.float32)
     questions = np.array([[1, 0.1], [0, 1], [1, 0]], np.float32)
-    assert ranks_of_answers(questions, entries, [[2], [1, 0], [0]]).tolist() == [3, 1, 2]
-    same = np.ones((4, 2), np.float32)
-    assert ranks_of_answers(same[:2], same, [[0], [3]]).tolist() == [4, 4]
+    faq = RetrievalData(["x"] * 3, ["y"] * 4, [{2: 1}, {1: 1, 0: 1}, {0: 1}], [""] * 3)
+    assert (1 / measure_faq(faq, questions, entries)["faq/mrr"]).tolist() == [3, 1, 2]
+    same, faq = np.ones((4, 2), np.float32), RetrievalData(["x"] * 2, ["y"] * 4, [{0: 1}, {3: 1}], [""] * 2)
+    assert (1 / measure_faq(faq, same[:2], same)["faq/mrr"]).tolist() == [4, 4]
 
 
 def test_scores_are_those_of_each_encoder_and_gains_their_differences(settings, tmp_path):
