@@ -62,9 +62,12 @@ def usable(
         log(f"{log_as}: " + ", ".join(f"{count:,} × {reason}" for reason, count in left_out.most_common()))
 
 
-def with_distinct_ids(items: Iterable[AnyRecord | Rejected], reason: str) -> Iterator[AnyRecord | Rejected]:
+def with_distinct_ids(
+    items: Iterable[AnyRecord | Rejected], reason: str, advice: str = "give each one of its own"
+) -> Iterator[AnyRecord | Rejected]:
     """Yields the items; a record with the id of an earlier one, or with a rounded id, becomes a fault.
 
+    reason, advice: of the fault of a repeated id.
     Memory has 150 bytes of each record. Where ids are withheld, faults go by their number in their file.
     """
     first_places: dict[int, int] = {}  # hash of an id to the file's number and the line
@@ -85,7 +88,7 @@ def with_distinct_ids(items: Iterable[AnyRecord | Rejected], reason: str) -> Ite
             fault = Rejected(ROUNDED_ID).at(record.file, record.line, shown_id(record.id))
         elif (first := first_places.get(hash(record.id))) is not None:
             file, line = files[first // MAX_LINES], first % MAX_LINES
-            detail = f"the first with it is in {file}, line {line:,}; give each one of its own"
+            detail = f"the first with it is in {file}, line {line:,}; {advice}"
             fault = Rejected(reason, detail).at(record.file, record.line, shown_id(record.id))
         else:
             first_places[hash(record.id)] = (len(files) - 1) * MAX_LINES + record.line

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from bertrelay import loader
 
 if TYPE_CHECKING:
+    from domain.biomedical.documents.convert import convert_file
     from domain.biomedical.documents.formats import read_documents, write_documents
     from domain.biomedical.ner.check import check
     from domain.biomedical.ner.predict import EntityTagger
@@ -21,6 +22,7 @@ __all__ = [
     "answer_file",
     "check",
     "check_questions",
+    "convert_file",
     "read_documents",
     "read_questions",
     "tag_dataset",
@@ -38,6 +40,7 @@ __getattr__ = loader(
         "answer_file": "qa.predict_files",
         "check": "ner.check",
         "check_questions": "qa.check",
+        "convert_file": "documents.convert",
         "read_documents": "documents.formats",
         "read_questions": "qa.question_files",
         "tag_dataset": "ner.predict_files",

@@ -1,4 +1,4 @@
-"""`bertrelay data check` and `data audit`: checks of data before a training."""
+"""`bertrelay data check` and `data audit`, checks of data before a training; `data convert`, other formats of it."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -8,7 +8,9 @@ import typer
 
 from bertrelay.errors import RequestError
 from bertrelay.privacy import show_identifiers
+from bertrelay.settings import MaxRejects
 from domain.biomedical.documents.conll import Columns
+from domain.biomedical.documents.document import RepeatedIds
 from domain.biomedical.documents.formats import FormatName
 from domain.biomedical.qa.settings import QuestionFormat
 from domain.checks import Finding, splits_of
@@ -16,15 +18,19 @@ from domain.clinical.settings import AuditSettings
 from pipelines.cli.options import (
     Fields,
     JsonOption,
+    OutputOptions,
     PlainGroup,
     argument,
     check_request,
     command,
+    in_words,
+    print_document,
     print_findings,
+    write_out,
 )
 from pipelines.run.errors import stopping_at_once
 
-data = typer.Typer(help="Check data before training on it.", no_args_is_help=True, cls=PlainGroup)
+data = typer.Typer(help="Check data before training on it, and convert it.", no_args_is_help=True, cls=PlainGroup)
 
 
 class CheckOptions(JsonOption):
@@ -120,3 +126,60 @@ def audit(
     with stopping_at_once():
         findings = find_split_leakage(files, **settings)
     print_findings("data audit", findings, shown.as_json)
+
+
+class ConvertOptions(OutputOptions):
+    """Formats of a conversion, and what is left out on the way."""
+
+    input_format: FormatName | None = None
+    """Format of INPUT; by its suffix when absent."""
+    format: FormatName | None = None
+    """Format of OUTPUT; by its suffix when absent."""
+    repeated_ids: RepeatedIds = "error"
+    """Meaning of a record of PubTator with the id of the one before it: an `error`, or the next of its document's
+    `passages`, as full texts are written."""
+    drop_misplaced: bool = False
+    """Leave out, and count, an entity at wrong offsets, in place of its document."""
+    max_rejects: MaxRejects = 0.01
+    """Fraction of documents that may be unusable, and that the format of OUTPUT may be unable to hold."""
+    with_text: bool = False
+    """Allow a page of sensitive documents, as it shows their text."""
+
+
+@command(data)
+def convert(
+    source: Annotated[Path, argument("INPUT", "An annotated file, or a folder of brat; .gz is unpacked.")],
+    output: Annotated[Path, argument("OUTPUT", "The suffix chooses the format, no suffix is brat.")],
+    options: ConvertOptions,
+) -> None:
+    """Convert annotated documents: PubTator, BioC JSON and XML, brat, JSONL, CoNLL, spaCy's DocBin, an HTML page.
+
+    Entities, identifiers, relations and passages stay as far as the format of OUTPUT holds them. What it cannot hold
+    is counted by kind. Documents that cannot be read, or not be written at all, are listed beside OUTPUT.
+
+    For example:
+
+      bertrelay data convert entities.test.pubtator entities.test.xml
+
+      bertrelay data convert CDR_TestSet.BioC.xml folder_of_brat
+
+      bertrelay data convert train.iob1 train.iobes
+
+      bertrelay data convert fulltext.pubtator fulltext.xml --repeated-ids passages
+    """
+    from domain.biomedical.documents.convert import convert_file
+
+    converted = convert_file(
+        source,
+        output,
+        source_format=options.input_format,
+        output_format=options.format,
+        **options.model_dump(exclude={"input_format", "format", "as_json"}),
+    )._asdict()
+    if options.as_json:
+        print_document("data convert", converted, output)
+        return
+    left_out = converted.pop("left_out")
+    write_out(in_words(output, converted))
+    if left_out:
+        write_out("left out: " + ", ".join(f"{count:,} × {kind}" for kind, count in left_out.items()))

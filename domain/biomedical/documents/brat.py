@@ -2,7 +2,8 @@
 
 Offsets count characters of the text file, with line breaks. brat writes an entity over a line break as one fragment for
 each line; here it is one span. Identifiers are in `N` lines as `Reference`, confidences in notes `confidence 0.93`.
-Relations, events, attributes and other notes are left out.
+Relations are between mentions: `R` with roles, and `*`, for any number of mentions, without. Events, attributes and
+other notes are left out.
 """
 
 import re
@@ -18,8 +19,27 @@ from bertrelay.data.tables import Rejected
 from bertrelay.errors import RequestError
 from bertrelay.files import publish_folder
 from bertrelay.fingerprint import note_folder
-from domain.biomedical.documents.document import ANNOTATED, Document, Entity, Item, Reading, Span, file_in
-from domain.biomedical.documents.soundness import STRAY_SPACE, Annotation, joined, placed, whole_text
+from domain.biomedical.documents.document import (
+    ANNOTATED,
+    Argument,
+    Document,
+    Entity,
+    Item,
+    Reading,
+    Relation,
+    Span,
+    file_in,
+)
+from domain.biomedical.documents.losses import (
+    OF_RELATIONS,
+    Counts,
+    keep_entities,
+    keep_relations,
+    no_relation,
+    remove_parts,
+    remove_relation_parts,
+)
+from domain.biomedical.documents.soundness import NO_MENTION, STRAY_SPACE, Annotation, joined, placed, whole_text
 from domain.biomedical.documents.writing import Write, Writer
 
 NAMED = re.compile(r"(.+?)\.(txt|ann|a1|a2)(?:\.gz)?", re.IGNORECASE | re.DOTALL)
@@ -27,9 +47,10 @@ OFFSETS = r"-?\d{1,15} -?\d{1,15}"
 TYPE_AND_OFFSETS = re.compile(rf"(\S+) ({OFFSETS}(?:;{OFFSETS})*)", re.ASCII)
 REFERENCE = re.compile(r"Reference (\S+) (.+)")
 NUMBER = r"\d+(?:\.\d+)?(?:e-\d+)?"  # as Python writes a probability
+ARGUMENT = re.compile(r"(\S*[^\s:]):(\S+)")
 CONFIDENCE = re.compile(rf"AnnotatorNotes (\S+)\tconfidence ({NUMBER})", re.ASCII)
 SKIPPED = {
-    "R": "a relation",
+    "R": "a relation that is not between mentions",
     "E": "an event",
     "A": "an attribute",
     "M": "an attribute",
@@ -70,11 +91,23 @@ def read(path: Path, reading: Reading = ANNOTATED) -> Iterator[Item]:
 
 @dataclass
 class _Annotations:
-    """The content of an `.ann` file, by the numbers of entities."""
+    """The content of an `.ann` file, by the numbers of entities.
+
+    relations: of each its number, type, and roles and numbers of its mentions.
+    identifiers: those of an entity with several `N` lines are joined as in PubTator.
+    """
 
     entities: dict[str, Annotation] = field(default_factory=dict)
     identifiers: dict[str, str] = field(default_factory=dict)
     confidences: dict[str, float] = field(default_factory=dict)
+    relations: list[tuple[str, str, list[tuple[str, str]]]] = field(default_factory=list)
+
+    def between(self) -> Iterator[Relation]:
+        """The relations, with mentions by their positions in `entities`; a missing one is -1."""
+        positions = {key: position for position, key in enumerate(self.entities)}
+        for name, kind, mentions in self.relations:
+            arguments = tuple(Argument(positions.get(key, -1), role) for role, key in mentions)
+            yield Relation(kind, arguments, confidence=self.confidences.get(name))
 
 
 def _items(name: str, files: Mapping[str, Path], shown: Callable[[Path], str], only_text: bool) -> Iterator[Item]:
@@ -94,8 +127,9 @@ def _items(name: str, files: Mapping[str, Path], shown: Callable[[Path], str], o
             confidence, identifier = content.confidences.get(key), content.identifiers.get(key)
             entity = replace(annotation.entity, confidence=confidence, identifier=identifier)
             annotations.append(annotation._replace(entity=entity))
-        entities, misplaced = placed(text, annotations)
-        yield Document(name, text, entities, file=shown(files["txt"]), line=1, misplaced=misplaced)
+        entities, misplaced, relations = placed(text, annotations, content.between())
+        yield from [Rejected(NO_MENTION, is_fault=False)] * (len(content.relations) - len(relations))
+        yield Document(name, text, entities, relations=relations, file=shown(files["txt"]), line=1, misplaced=misplaced)
     except Rejected as fault:
         yield fault.at(shown(file), number)
 
@@ -121,14 +155,28 @@ def _read_line(line: str, text: str, content: _Annotations, file: str, number: i
         if name in content.entities:
             raise Rejected("an entity's number given twice", "number the T lines from T1 on")
         content.entities[name] = _annotation(rest, text)._replace(file=file, line=number)
-    elif name.startswith("N") and reference and reference[1] not in content.identifiers:
-        content.identifiers[reference[1]] = reference[2]
+    elif name.startswith("N") and reference:
+        before = content.identifiers.get(reference[1])
+        content.identifiers[reference[1]] = f"{before}|{reference[2]}" if before else reference[2]
+    elif name[:1] in ("R", "*") and (mentions := _mentions(name, rest)):
+        content.relations.append((name, rest.split()[0], mentions))
     elif name.startswith("#") and note and float(note[2]) <= 1:
         content.confidences[note[1]] = float(note[2])
     elif name[:1] in SKIPPED:
         yield Rejected(SKIPPED[name[:1]], is_fault=False)
     elif line.strip():
         raise Rejected("a line that is no annotation", "expected one that begins with T, N, #, R, E, A, M or *")
+
+
+def _mentions(name: str, rest: str) -> list[tuple[str, str]]:
+    """Roles and numbers of the mentions of a relation; none if it is malformed or of anything but mentions."""
+    if name.startswith("*"):
+        mentions = [("", key) for key in rest.split()[1:]]
+    else:
+        matches = [ARGUMENT.fullmatch(argument) for argument in rest.split()[1:]]
+        mentions = [(matched[1], matched[2]) for matched in matches if matched]
+        mentions = mentions if len(matches) == len(mentions) == 2 else []
+    return mentions if len(mentions) > 1 and all(key.startswith("T") for _, key in mentions) else []
 
 
 def _annotation(line: str, text: str) -> Annotation:
@@ -181,20 +229,71 @@ def render(document: Document) -> str:
     lines = []
     for number, entity in enumerate(document.entities, 1):
         spans, mention = _on_lines(document.text, entity)
-        if (
-            not entity.type
-            or re.search(r"\s", entity.type)
-            or NO_BRAT_FIELD.search(mention + (entity.identifier or ""))
-        ):
-            raise Rejected(
-                "an entity that no line can hold", "without a type, or with a tab or an outer line break in it"
-            )
+        if not _holds(entity, mention):
+            raise Rejected(NO_LINE, "without a type, or with a tab or an outer line break in it")
         lines.append(f"T{number}\t{entity.type} {';'.join(f'{start} {end}' for start, end in spans)}\t{mention}")
         if entity.identifier:
             lines.append(f"N{number}\tReference T{number} {entity.identifier}\t{mention}")
         if entity.confidence is not None:
             lines.append(f"#{number}\tAnnotatorNotes T{number}\tconfidence {entity.confidence!r}")
+    lines += _relation_lines(document, len(document.entities) + 1)
     return "".join(f"{line}\n" for line in lines)
+
+
+def _relation_lines(document: Document, note: int) -> Iterator[str]:
+    """Yields the lines of the relations. note: number of the first note of a confidence."""
+    held = [relation for relation in document.relations if not _fault_of(relation)]
+    for number, relation in enumerate(held, 1):
+        roles = [role for _, role in relation.arguments]
+        mentions = [f"T{mention + 1}" for mention in relation.mentions]
+        if not any(roles):
+            yield f"*\t{relation.type} {' '.join(mentions)}"
+            continue
+        arguments = (f"{role}:{mention}" for role, mention in zip(roles, mentions, strict=True))
+        yield f"R{number}\t{relation.type} {' '.join(arguments)}"
+        if relation.confidence is not None:
+            yield f"#{note}\tAnnotatorNotes R{number}\tconfidence {relation.confidence!r}"
+            note += 1
+
+
+NO_LINE = "an entity that no line can hold"
+
+
+def _holds(entity: Entity, mention: str) -> bool:
+    is_plain = not NO_BRAT_FIELD.search(mention + (entity.identifier or ""))
+    return bool(entity.type) and not re.search(r"\s", entity.type) and is_plain
+
+
+def _fault_of(relation: Relation) -> str:
+    """The kind of a relation that no line can hold; empty for one that a line holds."""
+    if len(relation.mentions) < len(relation.arguments):
+        return no_relation(relation)
+    roles = [role for _, role in relation.arguments]
+    is_plain = not any(re.search(r"\s|:$", name) for name in (relation.type, *roles))
+    is_held = is_plain and (not any(roles) or (all(roles) and len(roles) == 2))
+    return "" if is_held else "a relation that no line can hold"
+
+
+def fit(document: Document, left_out: Counts) -> Document:
+    """The document without passages and tokens, with relations between mentions."""
+    document = remove_parts(document, left_out, "passages", "sentences", "fields", "database", "parts", "is_part")
+
+    def on_lines(entity: Entity) -> Entity:
+        start, end, fragments = joined(_on_lines(document.text, entity)[0], document.text)
+        return replace(entity, start=start, end=end, fragments=fragments, identifier=entity.identifier or None)
+
+    def fault_of(entity: Entity) -> str:
+        return "" if _holds(entity, _on_lines(document.text, entity)[1]) else NO_LINE
+
+    document = replace(document, entities=tuple(map(on_lines, document.entities)))
+    document = keep_entities(document, left_out, fault_of)
+    document = remove_relation_parts(keep_relations(document, left_out, _fault_of), left_out, "novel")
+    relations = []
+    for relation in document.relations:
+        has_number = any(role for _, role in relation.arguments)
+        left_out[OF_RELATIONS["confidence"]] += not has_number and relation.confidence is not None
+        relations.append(relation if has_number else replace(relation, confidence=None))
+    return replace(document, relations=tuple(relations))
 
 
 def _on_lines(text: str, entity: Entity) -> tuple[list[Span], str]:
@@ -209,4 +308,4 @@ def _on_lines(text: str, entity: Entity) -> tuple[list[Span], str]:
     return spans, " ".join(text[start:end] for start, end in spans)
 
 
-WRITER = Writer(render, _open_folder)
+WRITER = Writer(render, _open_folder, fit)

@@ -28,7 +28,14 @@ from domain.biomedical.documents.document import (
     numbered_lines,
     sentences_of,
 )
-from domain.biomedical.documents.soundness import NO_TYPE, STRAY_SPACE, check_contiguous
+from domain.biomedical.documents.losses import (
+    Counts,
+    keep_entities,
+    remove_overlaps,
+    remove_parts,
+    remove_relations,
+)
+from domain.biomedical.documents.soundness import DISCONTINUOUS, NO_TYPE, STRAY_SPACE, check_contiguous
 from domain.biomedical.documents.tags import (
     NORMALIZED_SCHEME,
     OUTSIDE,
@@ -233,6 +240,8 @@ def _document(sentences: Sequence[SentenceRow | Rejected], name: str) -> Documen
     return Document(name, text, tuple(entities), sentences=tuple(tokens), file=first.file, line=first.line)
 
 
+LACKS = ("confidence", "identifier", "database", "parts", "is_part", "passages", "fields")
+INSIDE_TOKEN, TWO_SENTENCES = "an entity that begins or ends inside a token", "an entity over two sentences"
 NO_TOKEN = "\t\n\r\0"
 """Characters that no field of a line can hold."""
 
@@ -263,21 +272,45 @@ def lines_of(tokens: Sequence[str], *tags: Sequence[str]) -> str:
     return "".join("\t".join(fields) + "\n" for fields in zip(tokens, *tags, strict=True)) + "\n"
 
 
-def _token_spans(document: Document, sentences: Sequence[Sequence[Span]]) -> list[list[TokenSpan]]:
-    """The entities of each sentence as tokens. Raises Rejected for one that is no run of whole tokens of a sentence."""
-    starts, ends = dict[int, tuple[int, int]](), dict[int, tuple[int, int]]()
+Borders = dict[int, tuple[int, int]]
+"""Sentence and token of each character at which a token begins, or ends."""
+
+
+def _borders_of(sentences: Sequence[Sequence[Span]]) -> tuple[Borders, Borders]:
+    starts, ends = Borders(), Borders()
     for row, tokens in enumerate(sentences):
         for number, (start, end) in enumerate(tokens):
             starts[start], ends[end] = (row, number), (row, number + 1)
+    return starts, ends
+
+
+def fit(document: Document, left_out: Counts) -> Document:
+    """The document with entities of whole tokens that do not overlap, and nothing but these."""
+    document = remove_relations(remove_parts(document, left_out, *LACKS), left_out)
+    left_out["the id of a document"] += 1
+    starts, ends = _borders_of(document.sentences or sentences_of(document))
+
+    def fault_of(entity: Entity) -> str:
+        first, last = starts.get(entity.start), ends.get(entity.end)
+        if entity.fragments or first is None or last is None:
+            return DISCONTINUOUS if entity.fragments else INSIDE_TOKEN
+        return "" if first[0] == last[0] else TWO_SENTENCES
+
+    return remove_overlaps(keep_entities(document, left_out, fault_of), left_out)
+
+
+def _token_spans(document: Document, sentences: Sequence[Sequence[Span]]) -> list[list[TokenSpan]]:
+    """The entities of each sentence as tokens. Raises Rejected for one that is no run of whole tokens of a sentence."""
+    starts, ends = _borders_of(sentences)
     spans: list[list[TokenSpan]] = [[] for _ in sentences]
     for entity in document.entities:
         first, last = starts.get(entity.start), ends.get(entity.end)
         if first is None or last is None:
-            raise Rejected("an entity that begins or ends inside a token", f"at {entity.start:,} to {entity.end:,}")
+            raise Rejected(INSIDE_TOKEN, f"at {entity.start:,} to {entity.end:,}")
         if first[0] != last[0]:
-            raise Rejected("an entity over two sentences", f"at {entity.start:,} to {entity.end:,}")
+            raise Rejected(TWO_SENTENCES, f"at {entity.start:,} to {entity.end:,}")
         spans[first[0]].append(TokenSpan(first[1], last[1], entity.type))
     return spans
 
 
-WRITER, IOBES_WRITER = Writer(render), Writer(partial(render, scheme="IOBES"))
+WRITER, IOBES_WRITER = Writer(render, fit=fit), Writer(partial(render, scheme="IOBES"), fit=fit)

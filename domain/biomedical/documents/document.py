@@ -1,9 +1,10 @@
-"""Documents with entities: the records of all formats, checks and tasks, and options of reading them.
+"""Documents with entities and relations: the records of all formats, checks and tasks, and options of reading them.
 
 Offsets count Python characters (Unicode code points) from 0; `end` is after the last one, so that
 `document.text[entity.start : entity.end]` is the entity. The text is never changed, so offsets never shift.
 """
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -30,8 +31,13 @@ class Entity:
     """A mention in a text.
 
     confidence: the probability that a model gives to this span and type; None in annotated data.
-    identifier: of the concept in a terminology, `MESH:D003643` for example.
+    identifier: of the concept in a terminology, `MESH:D003643` for example, exactly as in the file; of a composite
+        mention those of all its concepts. `identifiers` divides it.
     fragments: the spans of a discontinuous entity, in order, from `start` to `end`; empty for a contiguous one.
+    database: the terminology, `MESH` for example, where a file names it apart from the identifier.
+    parts: the names of the individual mentions of a composite one: `renal failure` and `hepatic failure` of `renal and
+        hepatic failure`.
+    is_part: True for one of these that is an entity of its own, beside the composite mention.
     text: its characters, filled in by its document; fragments are joined by a space.
     """
 
@@ -41,16 +47,72 @@ class Entity:
     confidence: float | None = None
     identifier: str | None = None
     fragments: tuple[Span, ...] = ()
+    database: str | None = None
+    parts: tuple[str, ...] = ()
+    is_part: bool = False
     text: str = field(default="", compare=False)
 
     @property
     def spans(self) -> tuple[Span, ...]:
         return self.fragments or ((self.start, self.end),)
 
+    @property
+    def identifiers(self) -> tuple[str, ...]:
+        """The identifiers of all concepts of the mention; none if no concept of the terminology fits."""
+        return split_identifiers(self.identifier or "")
+
     def in_text(self, text: str) -> "Entity":
         """The entity with the characters of `text` that it covers."""
         mention = " ".join(text[start:end] for start, end in self.spans)
         return self if mention == self.text else replace(self, text=mention)
+
+
+NO_CONCEPT = ("", "-", "-1")
+"""Identifiers of a mention without a concept, as PubTator, BioRED and BC5CDR write them."""
+VARIANT = re.compile(r"[a-z]\|[A-Z]+\|.*")
+"""The name of a variant as tmVar writes it, `p|SUB|V|1763|M` or `c|SUB|G|2633+1|C`."""
+
+
+def split_identifiers(identifier: str) -> tuple[str, ...]:
+    """The identifiers in one text: `D1|D2`, `D1+D2`, `D1,D2` and `D1;D2` give two, a variant `p|SUB|V|1|M` one.
+
+    White space around them, and what stands for no concept (`-`, `-1`), is left out.
+    """
+    names = list[str]()
+    for name in re.split("[,;]", identifier):
+        names += [name] if VARIANT.fullmatch(name.strip()) else re.split("[|+]", name)
+    return tuple(name.strip() for name in names if name.strip() not in NO_CONCEPT)
+
+
+class Argument(NamedTuple):
+    """A mention or a concept that takes part in a relation.
+
+    target: a mention by its position in `Document.entities`, from 0; or a concept by its identifier.
+    role: `subject` and `object` for example; empty where a corpus names none.
+    """
+
+    target: int | str
+    role: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A relation between mentions, or between concepts of the whole document.
+
+    arguments: in the order of the file. Different roles give it a direction; without roles it has none.
+    novel: True for a finding of the document itself, False for what it reports as background; None if not annotated.
+    confidence: the probability that a model gives to it; None in annotated data.
+    """
+
+    type: str
+    arguments: tuple[Argument, ...]
+    novel: bool | None = None
+    confidence: float | None = None
+
+    @property
+    def mentions(self) -> tuple[int, ...]:
+        """The positions of the entities that take part."""
+        return tuple(argument.target for argument in self.arguments if isinstance(argument.target, int))
 
 
 class Misplaced(NamedTuple):
@@ -72,7 +134,7 @@ class Passage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text with its entities, in the order of the file; they may overlap and be nested.
+    """A text with its entities and relations, in the order of the file; entities may overlap and be nested.
 
     sentences: spans of the tokens, sentence by sentence, of data with tokens; empty in other data.
     file, line: its place in a file; empty and 0 if it was not read from one.
@@ -85,6 +147,7 @@ class Document:
     entities: tuple[Entity, ...] = ()
     passages: tuple[Passage, ...] = ()
     sentences: tuple[tuple[Span, ...], ...] = ()
+    relations: tuple[Relation, ...] = ()
     file: str = field(default="", compare=False)
     line: int = field(default=0, compare=False)
     misplaced: tuple[Misplaced, ...] = field(default=(), compare=False)
@@ -135,6 +198,9 @@ def sentences_of(document: Document) -> list[list[Span]]:
     return [words for start, end in borders if (words := word_spans(document.text, start, end))]
 
 
+RepeatedIds = Literal["error", "passages"]
+
+
 class Reading(NamedTuple):
     """Options of reading documents.
 
@@ -142,15 +208,18 @@ class Reading(NamedTuple):
     misplaced: for a document with entities at wrong offsets, `reject` makes it unusable, `drop` leaves out these
         entities, `keep` lists them in `Document.misplaced`.
     keep: names of further fields of JSONL that documents keep; one that a line lacks is None.
+    repeated_ids: what a second document of PubTator with the id of the one before it is: `error`, or the next of its
+        `passages`, as full texts are written.
     """
 
     only_text: bool = False
     misplaced: Literal["reject", "drop", "keep"] = "reject"
     keep: tuple[str, ...] = ()
+    repeated_ids: RepeatedIds = "error"
 
 
 ANNOTATED, TEXT_ONLY = Reading(), Reading(only_text=True)
-LEFT_OUT = "only entities at their places are read; left out"
+LEFT_OUT = "only entities at their places and their relations are read; left out"
 
 NAME_FORMAT = (
     "If it is of another format, name that: `ner tag --input-format`, `data check --format`, `format` in a recipe."

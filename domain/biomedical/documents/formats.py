@@ -2,6 +2,7 @@
 
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -13,12 +14,13 @@ from bertrelay.data.readers import open_input
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.files import check_location, refuse_packed, write_error
+from bertrelay.progress import log
 from domain.biomedical.documents.brat import brat_files
 from domain.biomedical.documents.document import ANNOTATED, LEFT_OUT, Document, Item, Reading, with_placed_entities
 from domain.biomedical.documents.writing import Write, Writer, append
 from domain.reading import usable, with_distinct_ids
 
-BothName = Literal["conll", "conll-iobes", "pubtator", "bioc", "brat", "jsonl"]
+BothName = Literal["conll", "conll-iobes", "pubtator", "bioc", "bioc-xml", "brat", "jsonl", "spacy"]
 WrittenName = Literal[BothName, "html"]
 ReadName = Literal[BothName, "text", "lines"]
 FormatName = Literal[ReadName, "html"]
@@ -42,8 +44,10 @@ FORMATS: dict[FormatName, Format] = {
     "conll-iobes": Format("conll:read", "conll:IOBES_WRITER", (".iobes",)),
     "pubtator": Format("pubtator:read", "pubtator:WRITER", (".pubtator",)),
     "bioc": Format("bioc:read", "bioc:WRITER", (".json", ".bioc")),
+    "bioc-xml": Format("bioc_xml:read", "bioc_xml:WRITER", (".xml",)),
     "brat": Format("brat:read", "brat:WRITER", (".ann",)),
     "jsonl": Format("jsonl:read", "jsonl:WRITER", (".jsonl", ".ndjson")),
+    "spacy": Format("spacy_docbin:read", "spacy_docbin:WRITER", (".spacy",)),
     "text": Format("jsonl:read_text_files", "", (".txt",)),
     "lines": Format("jsonl:read_text_lines", ""),
     "html": Format("", "html:WRITER", (".html",)),
@@ -53,6 +57,12 @@ READ = [name for name, entry in FORMATS.items() if entry.reads]
 WRITTEN = [name for name, entry in FORMATS.items() if entry.writes]
 SUFFIXES = {suffix: name for name, entry in FORMATS.items() for suffix in entry.suffixes}
 
+PUBTATOR = "pubtator"
+DISTINCT = "give each one of its own"
+AS_PASSAGES = (
+    f'{DISTINCT}; where it is the next passage of a full text, set `repeated_ids = "passages"` in a recipe, or convert '
+    "it first: `data convert --repeated-ids passages`"
+)
 TITLE_LINE = re.compile(rb"[^|\t\n]+\|t\|")
 
 
@@ -71,11 +81,8 @@ def format_of(path: Path | str) -> FormatName:
         return "pubtator"
     if suffixes[-1:] == [".txt"] and any(kinds.keys() - {"txt"} for kinds in brat_files(path.parent).values()):
         return "brat"
-    if suffixes[-1:] in ([".xml"], [".nxml"]):
-        raise RequestError(
-            f"{path}: expected annotated documents of another format, found XML, which is not read as such. Convert "
-            "BioC XML to BioC JSON; the package bioc reads the one and writes the other."
-        )
+    if suffixes[-1:] == [".nxml"]:
+        raise RequestError(f"{path}: expected annotated documents, found an article of JATS, which has none.")
     if not suffixes or suffixes[-1] not in SUFFIXES:
         raise RequestError(
             f"{path}: expected a suffix that implies the format ({', '.join(SUFFIXES)}) or a folder, found "
@@ -131,8 +138,16 @@ def document_items(
     if path.is_dir() and not brat_files(path):
         raise RequestError(f"{path}: expected .txt or .ann files in it, found none. Give a file, or their own folder.")
     read: Callable[[Path, Reading], Iterator[Item]] = _loaded(FORMATS[name].reads)
+    check_repeated_ids(path, name, reading)
     items = with_placed_entities(read(path, reading), reading)
-    return with_distinct_ids(items, "an id that another document has") if unique else items
+    advice = AS_PASSAGES if name == PUBTATOR and reading.repeated_ids == "error" else DISTINCT
+    return with_distinct_ids(items, "an id that another document has", advice) if unique else items
+
+
+def check_repeated_ids(path: Path, name: FormatName, reading: Reading) -> None:
+    """Raises RequestError for `repeated_ids` of another format than PubTator."""
+    if reading.repeated_ids != "error" and name != PUBTATOR:
+        raise RequestError(f"{path}: repeated_ids: only {PUBTATOR} has ids that repeat, found {name}; leave it out")
 
 
 def write_documents(
@@ -165,11 +180,25 @@ def writing(path: Path | str, format_name: FormatName | None = None, rejects: Re
     path = Path(path)
     name = check_written(path, format_name)
     writer = writer_of(name)
+    lost = Counter[str]()
     try:
         with writer.opened(path, writer.rendered) as write:
-            yield partial(append, write=write, name=name, rejects=rejects)
+            yield partial(_append, write=write, name=name, rejects=rejects, lost=lost)
     except OSError as error:
         raise write_error(path, error) from error
+    if lost:
+        kinds = ", ".join(f"{count:,} × {kind}" for kind, count in lost.most_common())
+        log(f"{path}: left out, as {name} cannot hold them: {kinds}")
+
+
+def _append(document: Document, write: Write, name: WrittenName, rejects: Rejects | None, lost: Counter[str]) -> None:
+    """Passes a document to `write` as `append` does; `lost` counts the relations that format `name` cannot hold."""
+    append(document, write, name, rejects)
+    if document.relations:
+        held = Counter[str]()
+        fitted = writer_of(name).fit(document, held)
+        if missing := len(document.relations) - len(fitted.relations):
+            lost["a relation"] += missing
 
 
 def check_written(path: Path, format_name: FormatName | None = None) -> WrittenName:

@@ -16,7 +16,14 @@ from markupsafe import Markup, escape
 from bertrelay.data.tables import Rejected
 from bertrelay.files import atomic_write
 from domain.biomedical.documents.document import Document, Entity
-from domain.biomedical.documents.soundness import check_contiguous
+from domain.biomedical.documents.losses import (
+    Counts,
+    keep_entities,
+    remove_overlaps,
+    remove_parts,
+    remove_relations,
+)
+from domain.biomedical.documents.soundness import DISCONTINUOUS, check_contiguous
 from domain.biomedical.documents.writing import Write, Writer
 
 VERDICTS = {
@@ -184,4 +191,14 @@ def entity_page(documents: Iterable[Document], title: str) -> str:
     )
 
 
-WRITER = Writer(check, _open_page)
+LACKS = ("database", "parts", "is_part", "passages", "sentences", "fields")
+
+
+def fit(document: Document, left_out: Counts) -> Document:
+    """The document with entities that a page can mark, and without relations."""
+    document = remove_relations(remove_parts(document, left_out, *LACKS), left_out)
+    document = keep_entities(document, left_out, lambda entity: DISCONTINUOUS if entity.fragments else "")
+    return remove_overlaps(document, left_out)
+
+
+WRITER = Writer(check, _open_page, fit)

@@ -1,8 +1,10 @@
 """JSONL: a document in each line, `{"id", "text", "entities": [{"start", "end", "type", "text", "confidence"}]}`.
 
-It holds all of a document; `identifier`, `fragments` (of a discontinuous entity), `passages` and `sentences` are
-optional. Other keys are ignored, or kept on request. A document without `entities` that has spans under another key is
-unusable. Without `id` its line number is its id.
+It holds all of a document; `identifier`, `database`, `fragments` (of a discontinuous entity), `parts` and `is_part` of
+an entity are optional, and so are `passages`, `sentences` and `relations` of a document:
+`{"type", "arguments": [{"entity": 0, "role"}, {"concept": "D1"}], "novel", "confidence"}`. Other keys are ignored, or
+kept on request, and so are relations of another shape. A document without `entities` that has spans under another key
+is unusable. Without `id` its line number is its id.
 
 Raw text is read here too: a file or a folder of `.txt` files, each a document; or a document in each line.
 """
@@ -19,20 +21,22 @@ from bertrelay.data.tables import Record, Rejected
 from domain.biomedical.documents.brat import brat_files, name_of
 from domain.biomedical.documents.document import (
     ANNOTATED,
+    Argument,
     Document,
     Entity,
     Item,
-    Misplaced,
     Passage,
     Reading,
+    Relation,
     Span,
     file_in,
     numbered_lines,
 )
 from domain.biomedical.documents.json_stream import Shape, json_value, parsed, refuse_spans
-from domain.biomedical.documents.soundness import Annotation, check_document, joined, placed, whole_text
+from domain.biomedical.documents.soundness import Annotation, Placed, check_document, joined, placed, whole_text
 from domain.biomedical.documents.writing import Writer
 
+LOST_RELATION = "a relation of another shape, or without one of its entities"
 SHAPE = '"entities": [{"start", "end", "type"}]'
 
 
@@ -44,12 +48,48 @@ class _JsonEntity(Shape):
     confidence: float | None = Field(default=None, ge=0, le=1)
     identifier: str | None = None
     fragments: tuple[Span, ...] | None = None
+    database: str | None = None
+    parts: tuple[str, ...] | None = None
+    is_part: bool = False
 
     def entity(self) -> Entity:
         start, end, fragments = joined(self.fragments or [(self.start, self.end)])
         if (start, end) != (self.start, self.end):
             fragments = self.fragments or ()  # check_document refuses these
-        return Entity(self.start, self.end, self.type, self.confidence, self.identifier, fragments)
+        return Entity(
+            self.start,
+            self.end,
+            self.type,
+            self.confidence,
+            self.identifier,
+            fragments,
+            self.database,
+            self.parts or (),
+            self.is_part,
+        )
+
+
+class _JsonArgument(Shape):
+    entity: int | None = None
+    concept: str | None = None
+    role: str = ""
+
+    def argument(self) -> Argument:
+        """The argument; one of an entity that cannot be, -1, if the object names neither or both."""
+        if (self.entity is None) == (self.concept is None):
+            return Argument(-1)
+        return Argument(self.concept or "" if self.entity is None else self.entity, self.role)
+
+
+class _JsonRelation(Shape):
+    type: str
+    arguments: tuple[_JsonArgument, ...]
+    novel: bool | None = None
+    confidence: float | None = Field(default=None, ge=0, le=1)
+
+    def relation(self) -> Relation:
+        arguments = tuple(argument.argument() for argument in self.arguments)
+        return Relation(self.type, arguments, self.novel, self.confidence)
 
 
 class _JsonText(Shape):
@@ -74,33 +114,50 @@ def read(path: Path, reading: Reading = ANNOTATED) -> Iterator[Item]:
             yield row
         elif row.values[0].strip():
             try:
-                document = _document(row, reading.only_text)
+                document, lost = _document(row, reading.only_text)
+                yield from [Rejected(LOST_RELATION, is_fault=False)] * lost
                 yield replace(document, fields=_fields(row, reading.keep)) if reading.keep else document
             except Rejected as fault:
                 yield fault.at(row.file, row.line)
 
 
-def _document(row: Record, only_text: bool) -> Document:
-    """The document in a line. Raises Rejected for an invalid one."""
+def _document(row: Record, only_text: bool) -> tuple[Document, int]:
+    """The document in a line, and the number of relations left out. Raises Rejected for an invalid document."""
     value = parsed(_JsonText if only_text else _JsonDocument, row.values[0])
-    entities, misplaced = tuple[Entity, ...](), tuple[Misplaced, ...]()
+    content, lost = Placed((), (), ()), 0
     if isinstance(value, _JsonDocument):
         if value.entities is None:
             refuse_spans(value, SHAPE)
         annotations = [Annotation(entity.entity(), entity.text, row.file, row.line) for entity in value.entities or ()]
-        entities, misplaced = placed(value.text, annotations)
+        values = (value.model_extra or {}).get("relations") or []
+        relations = [
+            relation for relation in map(_relation, values if isinstance(values, list) else [values]) if relation
+        ]
+        content = placed(value.text, annotations, relations)
+        lost = (len(values) if isinstance(values, list) else 1) - len(content.relations)
     document = Document(
         str(row.line if value.id is None else value.id),
         value.text,
-        entities,
+        content.entities,
         value.passages or (),
         value.sentences or (),
+        content.relations,
         row.file,
         row.line,
-        misplaced,
+        content.misplaced,
     )
     check_document(document)
-    return document
+    return document, lost
+
+
+def _relation(value: object) -> Relation | None:
+    """The relation in a JSON value; None for one of another shape, as that of another tool."""
+    try:
+        relation = parsed(_JsonRelation, json.dumps(value)).relation()
+    except Rejected:
+        return None
+    names = [relation.type, *(target for target, _ in relation.arguments)]
+    return None if "" in names or len(relation.arguments) < 2 else relation
 
 
 def _fields(row: Record, names: Sequence[str]) -> dict[str, Any]:
@@ -129,22 +186,36 @@ def read_text_lines(path: Path, _: Reading = ANNOTATED) -> Iterator[Item]:
 
 
 DOCUMENT_KEYS = ("id", "text", "entities", "passages", "sentences")
-ENTITY_KEYS = ("start", "end", "type", "text", "confidence", "identifier", "fragments")
+ENTITY_KEYS = (
+    *("start", "end", "type", "text", "confidence", "identifier"),
+    *("fragments", "database", "parts", "is_part"),
+)
 
 
 def jsonl_line(document: Document) -> str:
     """The line of a document with everything in it, and the line break."""
     value: dict[str, Any] = {"id": document.id, "text": document.text}
     value["entities"] = [
-        {key: field for key in ENTITY_KEYS if (field := getattr(entity, key)) not in (None, ())}
+        {key: field for key in ENTITY_KEYS if (field := getattr(entity, key)) not in (None, ()) and field is not False}
         for entity in document.entities
     ]
+    if document.relations:
+        value["relations"] = [_json_relation(relation) for relation in document.relations]
     if document.passages:
         value["passages"] = [passage._asdict() for passage in document.passages]
     if document.sentences:
         value["sentences"] = document.sentences
     value.update(document.fields)
     return json.dumps(value, ensure_ascii=False) + "\n"
+
+
+def _json_relation(relation: Relation) -> dict[str, Any]:
+    arguments = []
+    for target, role in relation.arguments:
+        argument = {"entity" if isinstance(target, int) else "concept": target, "role": role}
+        arguments.append({key: field for key, field in argument.items() if field != ""})
+    value = {"type": relation.type, "arguments": arguments, "novel": relation.novel, "confidence": relation.confidence}
+    return {key: field for key, field in value.items() if field is not None}
 
 
 WRITER = Writer(jsonl_line)

@@ -2,7 +2,8 @@
 
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -12,12 +13,14 @@ from bertrelay.data.readers import LONGEST_LINE, open_input
 from bertrelay.data.records import MISSING_WORDS
 from bertrelay.data.tables import Rejected
 from bertrelay.privacy import is_sensitive
-from domain.biomedical.documents.document import Document, Entity, Misplaced, Span
+from domain.biomedical.documents.document import Document, Entity, Misplaced, Relation, Span
 
 IMPOSSIBLE = "an entity with offsets that cannot be"
 MISALIGNED = "an entity whose text is not at its offsets"
 OUTSIDE_PASSAGE = "an entity outside of its passage"
 MISPLACED = (MISALIGNED, IMPOSSIBLE, OUTSIDE_PASSAGE)
+NO_MENTION = "a relation without one of its entities"
+DISCONTINUOUS = "a discontinuous entity"
 STRAY_SPACE = "a tag or type with a stray space"
 NO_TYPE = MISSING_WORDS - {"NA"}  # NA may be the name of a type
 LINE_BREAK = re.compile(r"\s*[\r\n]\s*")
@@ -53,19 +56,45 @@ class Annotation(NamedTuple):
     within: Span | None = None
 
 
-def placed(text: str, annotations: Iterable[Annotation]) -> tuple[tuple[Entity, ...], tuple[Misplaced, ...]]:
+class Placed(NamedTuple):
+    """The content of a document: entities at right and at wrong offsets, and the relations between right ones."""
+
+    entities: tuple[Entity, ...]
+    misplaced: tuple[Misplaced, ...]
+    relations: tuple[Relation, ...]
+
+
+def placed(text: str, annotations: Iterable[Annotation], relations: Iterable[Relation] = ()) -> Placed:
     """Splits entities into those at right and those at wrong offsets. Raises Rejected for types that are none.
 
     In `No gout`, (3, 7, gout) is right; (4, 8, gout) and (3, 7, flu) are misplaced.
+    relations: between annotations, by their positions; in the result between entities. Those of a misplaced or missing
+        annotation are left out.
     """
-    entities, misplaced = list[Entity](), list[Misplaced]()
-    for annotation in annotations:
+    entities, misplaced, positions = list[Entity](), list[Misplaced](), dict[int, int]()
+    for number, annotation in enumerate(annotations):
         check_type(annotation.entity)
         if reason := _fault_of(text, annotation):
             misplaced.append(Misplaced(annotation.entity, reason, annotation.file, annotation.line))
         else:
+            positions[number] = len(entities)
             entities.append(annotation.entity)
-    return tuple(entities), tuple(misplaced)
+    return Placed(tuple(entities), tuple(misplaced), moved_relations(relations, positions))
+
+
+def moved_relations(relations: Iterable[Relation], positions: Mapping[int, int]) -> tuple[Relation, ...]:
+    """The relations with mentions at their new `positions`; without those of a mention that has none."""
+    return tuple(
+        replace(
+            relation,
+            arguments=tuple(
+                argument._replace(target=positions[argument.target]) if isinstance(argument.target, int) else argument
+                for argument in relation.arguments
+            ),
+        )
+        for relation in relations
+        if all(mention in positions for mention in relation.mentions)
+    )
 
 
 def _fault_of(text: str, annotation: Annotation) -> str | None:
@@ -88,7 +117,9 @@ def check_type(entity: Entity) -> None:
 
 
 def check_document(document: Document) -> None:
-    """Raises Rejected for impossible offsets of entities, passages or tokens, and for invalid Unicode."""
+    """Raises Rejected for impossible offsets of entities, passages or tokens, for relations of mentions that do not
+    exist, and for invalid Unicode.
+    """
     length, end = len(document.text), 0
     impossible = [entity for entity in document.entities if not _is_inside(entity, length)]
     _refuse_any(impossible, IMPOSSIBLE, document.entities)
@@ -103,10 +134,26 @@ def check_document(document: Document) -> None:
                 "tokens with offsets that cannot be", f"the first at {token[0]:,} to {token[1]:,}; {expected}"
             )
         end = token[1]
+    for relation in document.relations:
+        if not relation.type or len(relation.arguments) < 2 or "" in [target for target, _ in relation.arguments]:
+            raise Rejected("a relation without a type or two arguments")
+        if not all(0 <= mention < len(document.entities) for mention in relation.mentions):
+            raise Rejected(NO_MENTION, f"expected positions from 0 to {len(document.entities) - 1:,}")
     try:
-        "".join([document.id, document.text, *(entity.type for entity in document.entities)]).encode()
+        "".join([document.id, document.text, *_names_in(document)]).encode()
     except UnicodeEncodeError:
         raise Rejected("not valid Unicode", "half of a surrogate pair") from None
+
+
+def _names_in(document: Document) -> Iterator[str]:
+    """Yields the words of all annotations."""
+    for entity in document.entities:
+        yield from (entity.type, entity.identifier or "", entity.database or "", *entity.parts)
+    for relation in document.relations:
+        yield relation.type
+        for target, role in relation.arguments:
+            yield from (str(target), role)
+    yield from (passage.kind for passage in document.passages)
 
 
 def _refuse_any(wrong: Sequence[Entity], reason: str, entities: Sequence[Entity], detail: str = "") -> None:
@@ -118,7 +165,7 @@ def _refuse_any(wrong: Sequence[Entity], reason: str, entities: Sequence[Entity]
 def check_contiguous(document: Document, holder: str) -> None:
     """Raises Rejected for discontinuous entities, which `holder`, a tag for example, cannot represent."""
     broken = [entity for entity in document.entities if entity.fragments]
-    _refuse_any(broken, "a discontinuous entity", document.entities, f"; {holder} holds spans")
+    _refuse_any(broken, DISCONTINUOUS, document.entities, f"; {holder} holds spans")
 
 
 def joined(spans: Iterable[Span], text: str = "") -> tuple[int, int, tuple[Span, ...]]:

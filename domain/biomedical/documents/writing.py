@@ -11,6 +11,7 @@ from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write
 from bertrelay.privacy import is_sensitive
 from domain.biomedical.documents.document import Document
+from domain.biomedical.documents.losses import Counts
 from domain.biomedical.documents.soundness import check_document
 from domain.reading import shown_id
 
@@ -35,15 +36,23 @@ def open_text_file(
         file.write(tail)
 
 
+def everything(document: Document, left_out: Counts) -> Document:  # noqa: ARG001 (nothing is left out)
+    """The document as it is, for a format that holds everything."""
+    return document
+
+
 class Writer(NamedTuple):
     """The writer of a format.
 
     rendered: gives the text of a document; raises Rejected for one that the format cannot hold.
     opened: opens a new file of the format with `rendered`, and gives the function that appends a document.
+    fit: gives a document without what the format cannot hold, which it adds to the counts; reading what was written
+        of it gives it again.
     """
 
     rendered: Callable[[Document], Any]
     opened: Callable[..., AbstractContextManager[Write]] = open_text_file
+    fit: Callable[[Document, Counts], Document] = everything
 
 
 def append(document: Document, write: Callable[[Document], object], name: str, rejects: Rejects | None) -> None:

@@ -14,7 +14,7 @@ from bertrelay.errors import RequestError
 from bertrelay.progress import log
 from domain.biomedical.documents.conll import CONLL, TOKEN_AND_TAG, Columns, SentenceRow, sentence_rows
 from domain.biomedical.documents.document import ANNOTATED, LEFT_OUT, Document, Entity, Reading, Span, sentences_of
-from domain.biomedical.documents.formats import FormatName, document_items, format_of
+from domain.biomedical.documents.formats import FormatName, check_repeated_ids, document_items, format_of
 from domain.biomedical.documents.tags import Scheme, TokenSpan
 from domain.biomedical.ner.settings import EntitySource
 from domain.reading import shown_id, usable
@@ -90,9 +90,10 @@ def annotated_records(
     columns: of CoNLL files.
     illegal: schemes whose illegal tag sequences are usable.
     reading: what is read of documents.
-    Raises RequestError for `columns` of a file of another format.
+    Raises RequestError for `columns` or `repeated_ids` of a file of another format.
     """
     name = format_name or format_of(path)
+    check_repeated_ids(path, name, reading)
     if name in CONLL:
         for row in sentence_rows(path, columns):
             if isinstance(row, Rejected) or (row.illegal and row.scheme not in illegal):
@@ -172,6 +173,7 @@ def _read(source: EntitySource, rejects: Rejects | None, only_legal: bool, readi
             'folder that has them; if these are documents without entities, say `format = "text"`.'
         )
     illegal: Sequence[Scheme] = () if only_legal else ("IOB2",)  # seqeval has no lenient reading of IOBES
+    reading = reading._replace(repeated_ids=source.repeated_ids)
     records = annotated_records(Path(source.path), source.format, Columns(*source.columns), illegal, reading)
     untaggable, changed = Counter[str](), Counter[str]()
     for record in usable(records, rejects, f"{source.path}: {LEFT_OUT}", source.path):

@@ -201,7 +201,7 @@ class EntityTagger:
                     Entity(tokens[start][0], tokens[end - 1][1], kind, next(confidences)) for start, end, kind in spans
                 ]
                 if is_last:
-                    yield replace(document, entities=tuple(entities))
+                    yield replace(document, entities=tuple(entities), relations=())
                     entities = []
 
 

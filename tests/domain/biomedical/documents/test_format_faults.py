@@ -149,7 +149,7 @@ def test_whole_files_that_cannot_be_read_are_refused(tmp_path):
     assert "there is no file or folder" in refused("none.jsonl")
     assert "expected a suffix that implies the format" in refused("a.xyz", "")
     assert "html is only written" in refused("a.html", "")
-    assert "found XML" in refused("a.XML", "") and "found XML" in refused("a.nxml", "")
+    assert "broken XML" in refused("a.XML", "") and "an article of JATS" in refused("a.nxml", "")
     with pytest.raises(RequestError, match="line 1: expected columns 0 and 3, found 2 columns, 0 to 1"):
         (tmp_path / "a.tsv").write_text("a\tO\n")
         next(sentence_rows(tmp_path / "a.tsv", columns=Columns(0, 3)))
