@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from scipy.stats import spearmanr
 from toy_language import log_lines, records, teach, write_toy
 
 from bertrelay.data.tokens import Tokens
 from bertrelay.errors import RequestError
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.layout import Prompts
+from bertrelay.report import read_report
 from teachers.settings import TrainSettings
 from teachers.train import TeacherData, start_encoder
 
@@ -41,6 +43,20 @@ def test_an_encoder_from_scratch_and_its_linear_layer_learn(context, tmp_path, o
     learnt = SentenceEncoder.load(context.output / "model").projection
     begun = start_encoder(TrainSettings.model_validate(fields), ["a dog"], context).projection
     assert not torch.allclose(learnt.linear.weight, begun.linear.weight, atol=1e-4)
+
+
+def test_the_dev_metric_of_the_report_is_that_of_the_model_and_the_dev_data(context, tmp_path):
+    fields = write_toy(tmp_path, "cosine")
+    teach(context, {**fields, "epochs": 2})
+    rows = [line.split("\t") for line in (tmp_path / "cosine.dev.tsv").read_text().splitlines()[1:]]
+    first, second, gold = zip(*rows, strict=True)
+    encoder = SentenceEncoder.load(context.output / "model")
+    vectors = (encoder.encode(texts, precision="fp32", normalize_embeddings=True) for texts in (first, second))
+    cosines = np.multiply(*vectors).sum(axis=1)
+    [headline] = read_report(context.output).headlines
+    assert headline.measure.value == pytest.approx(
+        spearmanr(cosines, [float(score) for score in gold]).statistic, abs=2e-3
+    )
 
 
 def test_the_mean_of_sts_sets_is_measured_beside_the_metric_of_the_objective(context, tmp_path):

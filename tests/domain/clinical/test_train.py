@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from pydantic import ValidationError
 from scipy.special import expit
-from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
+from sklearn.metrics import auc, average_precision_score, brier_score_loss, roc_auc_score
 from synthetic_patients import stays, write_stays
 
 from bertrelay.cache import Cache
@@ -130,6 +130,13 @@ def test_the_headlines_of_the_report_follow_from_the_scores(trained):
     assert auroc == pytest.approx(roc_auc_score(test["readmitted"], test["probability"]))
     assert ratio == pytest.approx(test["readmitted"].sum() / test["calibrated"].sum())
     assert auprc == pytest.approx(average_precision_score(test["readmitted"], test["probability"]))
+    beside = [{measure.label: measure.value for measure in headline.beside} for headline in report.headlines]
+    assert beside[1]["before the recalibration"] == pytest.approx(test["readmitted"].sum() / test["probability"].sum())
+    assert beside[2]["chance, the prevalence"] == test["readmitted"].mean()
+    curves = json.loads((trained[1] / "curves.json").read_text())["roc"]
+    for name, label in (("tfidf", "TF-IDF, logistic regression"), ("note_length", "note length alone")):
+        rates, recalls = zip(*curves[name], strict=True)
+        assert beside[0][label] == pytest.approx(auc(rates, recalls), abs=0.01)  # of at most 200 points
     counts, _ = np.histogram(test["calibrated"], 20, (0, 1))
     bars = report.headlines[1].chart.bars
     assert [count for _, count in bars] == [count if count >= 10 else 0 for count in counts]

@@ -128,6 +128,26 @@ def test_entities_are_learned_and_scored_as_seqeval_scores_the_written_tags(lear
     assert "to mark Chemical and Disease in text, from 120 annotated sentences" in summary[0]
 
 
+def test_the_calibration_error_of_the_report_is_that_of_the_confidences_in_the_files(learning, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluation, "spread_evenly", list)  # examples.json then has every sentence with an entity
+    learn(learning, tmp_path / "trained", epochs=8)
+    metrics = evaluate(tmp_path / "trained", tmp_path, write_sentences(tmp_path / "test.tsv", 60, seed=9))
+    shown = json.loads((tmp_path / "scores" / "examples.json").read_text())
+    rows = [
+        (confidence, [*span] in example["gold"])
+        for example in [*shown["right"], *shown["wrong"]]
+        for *span, confidence in example["predicted"]
+    ]
+    assert len(rows) == metrics["predicted_entities"] >= 20
+    gaps = [0.0] * 10  # of bins of equal width
+    for confidence, is_right in rows:
+        gaps[min(int(10 * confidence), 9)] += confidence - is_right
+    _, calibration = read_report(tmp_path / "scores").headlines
+    assert calibration.measure.value == pytest.approx(sum(map(abs, gaps)) / len(rows))
+    [before] = calibration.beside
+    assert before.value == metrics["ece_uncalibrated"]
+
+
 def test_every_gold_entity_of_any_file_counts(tiny_bert, tmp_path, capsys):
     save_model(start_tagger(tiny_bert, LabelSet.of_types(["Chemical", "Disease"]), max_tokens=40), tmp_path / "model")
 

@@ -53,6 +53,14 @@ def word_f1(answer, gold):
     return 2 * (first & second).total() / (first.total() + second.total())
 
 
+def calibration_error(rows):
+    """The error of rows (probability, is right) in ten bins of equal width (Naeini, Cooper & Hauskrecht 2015)."""
+    gaps = [0.0] * 10
+    for probability, is_right in rows:
+        gaps[min(int(10 * probability), 9)] += probability - is_right
+    return sum(map(abs, gaps)) / len(rows)
+
+
 def read_nbest(folder):
     lines = (folder / "scores" / "nbest.jsonl").read_text().splitlines()
     return {row["id"]: row["nbest"] for row in map(json.loads, lines)}
@@ -91,7 +99,15 @@ def test_answers_are_written_and_scored_as_they_are_given(model, tmp_path):
         assert [row["probability"] for row in written] == pytest.approx(chances, abs=1e-5)
         texts = [q.context[candidate.start : candidate.end] if candidate.start >= 0 else "" for candidate in expected]
         assert [row["text"] for row in written] == texts
-    f1, _ = read_report(tmp_path / "scores").headlines
+    f1, calibration = read_report(tmp_path / "scores").headlines
+    rows = [
+        (
+            read_nbest(tmp_path)[q.id][0]["probability"],
+            bare(answers[q.id]) in ([bare(a.text) for a in q.answers] or [""]),
+        )
+        for q in questions
+    ]
+    assert calibration.measure.value == pytest.approx(calibration_error(rows), abs=1e-4)
     values = [
         max(word_f1(answers[q.id], answer.text) for answer in q.answers) if q.answers else answers[q.id] == ""
         for q in questions
