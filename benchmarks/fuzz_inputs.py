@@ -167,6 +167,7 @@ def recipe(folder: Path, random: Random, _: Path) -> None:
     """A recipe that grows, goes round, or goes deep."""
     count, many = random.choice([3, 20, 60, 500]), json.dumps([f"t{n}" for n in range(random.choice([2, 50, 300]))])
     start = "[s]\nuses = 'samples.write'\n"
+    others = ", ".join(f"t{n} = {n}" for n in range(count))
     texts = [
         "[vars]\na0 = 'xx'\n"
         + "".join(f"a{n} = '${{a{n - 1}}}${{a{n - 1}}}'\n" for n in range(1, count))
@@ -177,8 +178,8 @@ def recipe(folder: Path, random: Random, _: Path) -> None:
         + start,
         start + "".join(f"[s{n}]\nuses = 'samples.write'\nx = '@s{n + random.randint(-2, 2)}'\n" for n in range(count)),
         "".join(f"[s{n}]\nuses = 'bertrelay.encode'\nmodel = '@s{n + 1}'\n" for n in range(count * 4)),
-        start
-        + "".join(f"[s{'.k{each}' * n}]\nfor_each = {many}\n".replace(".k{each}", '."k{each}"') for n in range(1, 6)),
+        "[s]\nuses = 'students.evaluate'\nmodel = '/'\n"
+        + f"parallel = [{{ path = '{{language}}', others = {{ {others} }}, languages = {many} }}]\n",
         start + "x = " + "[" * count + "]" * count + "\n",
         start + "x = " + "{a = " * count + "1" + "}" * count + "\n",
     ]

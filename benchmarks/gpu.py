@@ -2,15 +2,15 @@
 
     python -m benchmarks.gpu --data DIR --json gpu.json
     python -m benchmarks.gpu --data DIR --parts tests encode
-    python -m benchmarks.gpu --data DIR --parts multilingual --set vars.teacher=DIR vars.base=DIR vars.english=[…] …
+    python -m benchmarks.gpu --data DIR --parts multilingual-files --set vars.teacher=DIR vars.base=DIR …
 
 Every part is a process of its own whose output is printed as it comes. `tests` runs those that are skipped without a
-GPU. `quickstart` runs the recipe from sample data to the report; `multilingual`, where --set says what it is made of,
-trains the student of that recipe and evaluates it on Tatoeba, in the time that is left. The others run the benchmarks
-of that name with --device cuda; `encode-base` encodes with a random network of BERT-base's size (12 layers of 768).
-Peers are of the versions that are installed. A part that does not fit into the rest of --minutes is not begun, or is
-ended; the table at the end has seconds, status and claims of all parts. Claims of `pretraining` and `ner` were made for
-CPUs. Exits with 1 if the tests, a recipe or a claim of another part fails.
+GPU. `quickstart` runs the recipe from sample data to the report; `multilingual-files`, where --set says what it is made
+of, trains the student of that recipe and evaluates it on Tatoeba, in the time that is left. The others run the
+benchmarks of that name with --device cuda; `encode-base` encodes with a random network of BERT-base's size (12 layers
+of 768). Peers are of the versions that are installed. A part that does not fit into the rest of --minutes is not begun,
+or is ended; the table at the end has seconds, status and claims of all parts. Claims of `pretraining` and `ner` were
+made for CPUs. Exits with 1 if the tests, a recipe or a claim of another part fails.
 """
 
 import json
@@ -33,9 +33,9 @@ from benchmarks.ner import FILES
 from benchmarks.pretraining import TEXTS
 from bertrelay.model.encoder import SentenceEncoder
 
-TESTS, RECIPE, FLAGSHIP = "tests", "quickstart", "multilingual"
+TESTS, RECIPE, FLAGSHIP = "tests", "quickstart", "multilingual-files"
 TRAINING = 0.6
-"""Fraction of the time that is left for `multilingual`: start, dev evaluations and Tatoeba take the rest."""
+"""Fraction of the time that is left for `multilingual-files`: start, dev evaluations and Tatoeba take the rest."""
 BENCHMARKS = {
     "encode": ("encode", "--rounds", "3", "--peers", "autocast"),
     "ner": ("ner", "--seeds", "1"),

@@ -1,4 +1,4 @@
-"""Students of recipe `multilingual` beside sentence-transformers' own recipe, each objective alone, and the base.
+"""Students of recipe `multilingual-files` beside sentence-transformers' own recipe, each objective alone, and the base.
 
 Claims: no figure of the recipe is below that of the peer's default by more than its 95 % interval, in at most a quarter
 of its time; nor below that of the peer's best settings.
@@ -10,10 +10,10 @@ All learn the same text for as many epochs and start from the same student: the 
 follows its example make_multilingual.py: MSELoss, 64 pairs a step, a learning rate of 2e-5, fp32, every pair with its
 English; an English sentence without translations is a pair with itself. `best` is bf16 autocast and the recipe's
 learning rate. A time is that of the teacher's vectors, the training and, of ours, the choice between start and end.
-`--max-pairs` is of a source and language, where the recipe has more; `--set vars.english=[…] vars.pairs=DIR` gives
-other text than the recipe's. Figures are means over languages, and of the ends of their 95 % intervals: on Tatoeba the
-accuracy in both directions, the cosine of English and of its translations to the teacher's vectors of the English, and
-the agreement of their pair similarities; on captions the accuracy; STSb's test parts (Spearman).
+`--max-pairs` is of a source and language, where the recipe has more; `--pairs DIR` adds tables en-de.tsv, en-ko.tsv, …
+and `--set vars.english=[…]` English text. Figures are means over languages, and of the ends of their 95 % intervals: on
+Tatoeba the accuracy in both directions, the cosine of English and of its translations to the teacher's vectors of the
+English, and the agreement of their pair similarities; on captions the accuracy; STSb's test parts (Spearman).
 """
 
 import re
@@ -47,7 +47,7 @@ from students.evaluate.settings import EvaluateSettings
 from students.evaluate.stage import run as evaluate
 from students.parallel.corpus import ParallelCorpus
 
-RECIPE, TESTS, OF_DEFAULT = "multilingual", ["tatoeba", "trained-domains"], 4.0
+RECIPE, TESTS, OF_DEFAULT = "multilingual-files", ["tatoeba", "trained-domains"], 4.0
 PAIRS_A_STEP, LEARNING_RATE = 64, 2e-5
 PLAIN = {"frozen_layers": None, "average_with_start": False, "keep_directions": False}
 STUDENTS: dict[str, dict[str, Any]] = {
@@ -80,8 +80,11 @@ MEANS = {
 
 def settings_of(options: Namespace) -> dict[str, Any]:
     """The settings of each stage of the recipe."""
-    given = {name: getattr(options, name) for name in ("teacher", "base", "data", "catalogues")}
-    overrides = [f"vars.{name}={str(value.resolve())!r}" for name, value in given.items()]
+    paths = {name: getattr(options, name).resolve() for name in ("teacher", "base", "data")}
+    overrides = [f"vars.{name}={str(path)!r}" for name, path in paths.items()]
+    own = [(options.catalogues / "locale", 1000), *([(options.pairs, 3000)] if options.pairs else [])]
+    sources = (f"{{path={str(path.resolve())!r}, languages='${{languages}}', max_pairs={most}}}" for path, most in own)
+    overrides.append(f"vars.own=[{', '.join(sources)}]")
     steps = read_recipe(RECIPE, REGISTRY, [*overrides, *options.set]).steps
     settings: dict[str, Any] = {step.name: step.settings for step in steps}
     if most := options.max_pairs:
@@ -202,7 +205,8 @@ if __name__ == "__main__":
         base=folder,
         catalogues=Path("/usr/share"),
         max_pairs={"type": int, "default": 600, "metavar": "N", "help": "(default: 600)"},
-        set={"nargs": "+", "default": ["vars.english=[]"], "metavar": "KEY=VALUE", "help": "of the recipe"},
+        pairs={"type": Path, "metavar": "DIR", "help": "with en-de.tsv, en-ko.tsv, …"},
+        set={"nargs": "+", "default": [], "metavar": "KEY=VALUE", "help": "of the recipe"},
         epochs={"type": int, "default": 1, "metavar": "N", "help": "(default: 1)"},
         contenders=[*UNTRAINED, *STUDENTS, *PEERS],
     )

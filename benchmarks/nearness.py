@@ -1,12 +1,12 @@
 """How near the flagship comes to its teacher, by the number of sentences, and by the teacher.
 
-Each student of the recipe `multilingual` learns so many English sentences, once: with translations and without them in
-the proportion in which the recipe's text has them. The teacher's vectors are kept for the next student, so that its
-time is that of training. The line through the points of a teacher, against the logarithm of the number of sentences,
-foresees larger ones: a forecast, not a measurement.
+Each student of the recipe `multilingual-files` learns so many English sentences, once: with translations and without
+them in the proportion in which the recipe's text has them. The teacher's vectors are kept for the next student, so that
+its time is that of training. The line through the points of a teacher, against the logarithm of the number of
+sentences, foresees larger ones: a forecast, not a measurement.
 
     python -m benchmarks.nearness --data DIR --teachers DIR --base DIR --sentences 10000 30000 --seeds 2
-    python -m benchmarks.nearness … --set 'vars.english=[{path="articles.txt"}]' vars.pairs=DIR
+    python -m benchmarks.nearness … --pairs DIR --set 'vars.english=[{path="articles.txt"}]'
     python -m benchmarks.nearness … --teachers DIR DIR --sentences 30000                teachers side by side
 
 Figures are those of benchmarks.multilingual on Tatoeba and STSb, which no student is trained on.
@@ -103,7 +103,8 @@ if __name__ == "__main__":
         base=folder,
         catalogues=Path("/usr/share"),
         max_pairs={"type": int, "metavar": "N", "help": "of a source and language (default: the recipe's)"},
-        set={"nargs": "+", "default": ["vars.english=[]"], "metavar": "KEY=VALUE", "help": "of the recipe"},
+        pairs={"type": Path, "metavar": "DIR", "help": "with en-de.tsv, en-ko.tsv, …"},
+        set={"nargs": "+", "default": [], "metavar": "KEY=VALUE", "help": "of the recipe"},
         epochs={"type": int, "default": 1, "metavar": "N", "help": "(default: 1)"},
         sentences={"type": int, "nargs": "+", "default": [10_000, 30_000], "metavar": "N"},
         seeds=1,

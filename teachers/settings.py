@@ -2,8 +2,9 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from bertrelay.data.by_language import sets_by_language
 from bertrelay.data.tables import Table
 from bertrelay.model.settings import Base, PoolingMode
 from bertrelay.settings import (
@@ -74,6 +75,10 @@ class StsTable(Table):
         return self
 
 
+StsSets = Annotated[dict[str, StsTable], BeforeValidator(sets_by_language)]
+"""STS sets by name; one with `{language}` in its name and its texts stands for one in each of its `languages`."""
+
+
 class LabelledTraining(TrainingSettings):
     """Settings that all trainings on labelled sentences share."""
 
@@ -96,7 +101,7 @@ class ObjectiveSettings(LabelledTraining):
     objective: Annotated[ObjectiveName, Field(description=OBJECTIVES_DESCRIBED)]
     dev: list[Table] = []
     """Tables of the same kind, scored by the objective's metric."""
-    dev_sts: dict[str, StsTable] = {}
+    dev_sts: StsSets = {}
     """STS sets by name, scored by Spearman of cosine; where there are any, their mean chooses the best weights."""
     evaluate_every: Annotated[Positive | None, UsedWith("dev", "dev_sts")] = None
     patience: Annotated[Positive | None, UsedWith("dev", "dev_sts")] = None

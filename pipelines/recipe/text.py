@@ -21,9 +21,6 @@ MAX_VALUES, MAX_CHARACTERS = 100_000, 1 << 14  # of a recipe, of a text in it
 TOO_MANY = f"expected at most {MAX_VALUES:,} values, and {MAX_CHARACTERS:,} characters of text, found more"
 TOO_LARGE = "a whole number of more than 64 bits"
 VARIABLE = re.compile(r"\$\{([^{}]*)\}")
-CONDITIONS = ("if", "unless", "for_each", "among")
-"""The keys of a table that say whether, and how often, it is used; see `_used`."""
-EACH = "{each}"
 
 
 @dataclass(frozen=True)
@@ -101,25 +98,19 @@ def read_tables(source: RecipeText, overrides: Sequence[str], problems: Problems
         problems.add("vars", "", f"expected a table, found {shown(tables['vars'])}")
         tables["vars"] = {}
     written = set(tables["vars"])
-    changed: dict[str, str] = {}
     for override in overrides:
         _apply(tables, override, source.text, problems)
-        table, dot, key = override.partition("=")[0].strip().partition(".")
-        changed |= {table: override} if dot and key not in CONDITIONS else {}
     values: Table = {}
     # A var may use those above it; what --set adds comes first, for any may use it, but for what uses one itself.
     added = {name: value for name, value in tables["vars"].items() if not (name in written or "${" in str(value))}
     for name, value in {**added, **tables.pop("vars")}.items():
         values[name] = _fill(value, values, "vars", name, problems)
-        _check_size(values[name], 1, "vars", name, problems)
+        _check_size(values[name], "vars", name, problems)
     filled: Table = {}
     for name, value in tables.items():
         table, key = (name, "") if isinstance(value, dict) else ("", name)
-        used = _used(name, _fill(value, values, table, key, problems), table, key, problems)
-        _check_size(used, 1, table, key, problems)
-        if not used and name in changed:
-            problems.add("", f"--set {changed[name]}", f"without effect, because the recipe leaves [{name}] out")
-        _add_tables(filled, used, table, key, problems)
+        filled[name] = _fill(value, values, table, key, problems)
+        _check_size(filled[name], table, key, problems)
     return filled
 
 
@@ -223,18 +214,19 @@ def toml_value(written: str) -> Any:
 
 
 def _fill(value: Any, values: Table, table: str, key: str, problems: Problems) -> Any:
-    """`value` with its vars filled in; a text that is only `${var}` becomes the var's value, number or text."""
+    """`value` with its vars filled in; a text that is only `${var}` becomes the var's value, number or text.
+
+    In a list such a text stands for all entries of a var that is a list: `["${own}", "c"]` is `["a", "b", "c"]`.
+    """
     if isinstance(value, dict):
-        entries: Table = {}
-        for name, item in value.items():
-            place = f"{key}.{name}" if key else name
-            used = _used(name, _fill(item, values, table, place, problems), table, place, problems)
-            _add_tables(entries, used, table, place, problems)
-        return entries
+        prefix = f"{key}." if key else ""
+        return {name: _fill(item, values, table, f"{prefix}{name}", problems) for name, item in value.items()}
     if isinstance(value, list):
-        places = [(f"{key}[{place}]", item) for place, item in enumerate(value)]
-        filled = [(place, _fill(item, values, table, place, problems)) for place, item in places]
-        return [each for place, item in filled for each in _used(EACH, item, table, place, problems).values()]
+        entries: list[Any] = []
+        for position, item in enumerate(value):
+            entry = _fill(item, values, table, f"{key}[{position}]", problems)
+            entries += entry if isinstance(item, str) and isinstance(entry, list) else [entry]
+        return entries
     if not isinstance(value, PathText):
         return value
     for var in VARIABLE.findall(value):
@@ -253,65 +245,17 @@ def _fill(value: Any, values: Table, table: str, key: str, problems: Problems) -
     return PathText(VARIABLE.sub(lambda found: written.get(found[1], found[0]), value), base)
 
 
-def _check_size(value: Any, times: int, table: str, key: str, problems: Problems) -> None:
+def _check_size(value: Any, table: str, key: str, problems: Problems) -> None:
     """Raises RequestError for a value with more in it than a recipe can need, which few lines could ask for.
 
-    times: how often it is to be there. What is one object in memory counts each time.
+    What is one object in memory counts each time.
     """
-    left, waiting = MAX_VALUES // max(times, 1), [value]
+    left, waiting = MAX_VALUES, [value]
     while waiting:
         inner = waiting.pop()
         left -= 1 + (len(inner) if isinstance(inner, dict | list) else len(str(inner)) // 1000)
         if left < 0:
-            problems.add(table, key, f"{TOO_MANY} when its vars and for_each are filled in")
+            problems.add(table, key, f"{TOO_MANY} when its vars are filled in")
             problems.raise_if_any()
         if isinstance(inner, dict | list):
             waiting.extend(inner.values() if isinstance(inner, dict) else inner)
-
-
-def _add_tables(tables: Table, used: Table, table: str, key: str, problems: Problems) -> None:
-    """Adds what `_used` gives, or notes that such a name is there already."""
-    for name in tables.keys() & used.keys():
-        problems.add(table, key, f"{name} is there twice, by hand or by for_each; rename one or leave it out")
-    tables |= used
-
-
-def _used(name: str, value: Any, table: str, key: str, problems: Problems) -> Table:
-    """Expands `if`, `unless`, `for_each` and `among` of the table `value` into zero, one or several tables by name.
-
-    if, unless: the table is used, or is not, where this value is neither empty nor false.
-    for_each: one table for each of these texts, which replaces `{each}` in the name and in every text.
-    among: only texts that are also in this list.
-    """
-    if not isinstance(value, dict) or not value.keys() & set(CONDITIONS):
-        return {name: value}
-    if not value.get("if", True) or value.get("unless", False):
-        return {}
-    entry = {inner: item for inner, item in value.items() if inner not in CONDITIONS}
-    if not value.keys() & {"for_each", "among"}:
-        return {name: entry}
-    each: Any = value.get("for_each")
-    among: Any = value.get("among", each)
-    wrong = next((shown(item) for item in (each, among) if not _is_texts(item)), None)
-    if wrong is None and EACH in name:
-        _check_size(entry, len(each), table, key, problems)
-        return {name.replace(EACH, text): _with_each(entry, text) for text in each if text in among}
-    problems.add(
-        table,
-        f"{key}.for_each".lstrip("."),
-        f"expected {EACH} in the name of the table" if wrong is None else f"expected a list of texts, found {wrong}",
-    )
-    return {}
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
-
-
-def _with_each(value: Any, text: str) -> Any:
-    """`value` with `text` for `{each}` in every text."""
-    if isinstance(value, dict):
-        return {name.replace(EACH, text): _with_each(item, text) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_with_each(item, text) for item in value]
-    return PathText(value.replace(EACH, text), value.base) if isinstance(value, PathText) else value

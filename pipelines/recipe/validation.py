@@ -38,7 +38,17 @@ EXPECTED = {
 }
 KEYS = re.compile(r"^[\w.\[\]]+(, [\w.\[\]]+)*(?=:)")
 """What an error about settings begins with."""
-LEFT_OUT = "; where entries have `if`, `unless` or `among`, all were left out: check these, or add an entry"
+LEFT_OUT = "; none of them is in one of the stage's `languages`: change these, or add a source"
+REMOVED = dict.fromkeys(
+    ("for_each", "among"),
+    "no key of a recipe any more. Write {language} in the texts of one source, with languages = [...] beside it; "
+    "`languages` of the stage limits all its sources",
+) | dict.fromkeys(
+    ("if", "unless"),
+    'no key of a recipe any more. Write a recipe for each case, or an entry "${name}", which stands for all entries '
+    "of name = [] in [vars]",
+)
+"""Former keys, with what to write in their place."""
 
 
 @dataclass
@@ -101,8 +111,8 @@ def add_validation_errors(problems: Problems, table: str, model: type[BaseModel]
         kind, context, value = each["type"], each.get("ctx", {}), each["input"]
         models, key = _walk(model, each["loc"], kind == "extra_forbidden")
         if kind == "extra_forbidden":
-            word = str(each["loc"][-1])
-            problems.add(table, key, unknown(word, [name for holder in models for name in holder.model_fields]))
+            word, names = str(each["loc"][-1]), [name for holder in models for name in holder.model_fields]
+            problems.add(table, key, REMOVED.get(word) or unknown(word, names))
         elif kind == "missing":
             problems.add(table, key, "is required and missing")
         elif kind == "value_error":
@@ -111,7 +121,7 @@ def add_validation_errors(problems: Problems, table: str, model: type[BaseModel]
             allowed = EXPECTED[kind].format(**context) if kind in EXPECTED else each["msg"].removeprefix("expected ")
             choices = re.findall("'([^']*)'", context["expected"]) if kind == "literal_error" else []
             hint = did_you_mean(value, choices) if isinstance(value, str) else ""
-            hint = LEFT_OUT if table and kind == "too_short" and not value else hint
+            hint = LEFT_OUT if table and value and context.get("min_length") == 1 else hint
             expected.setdefault((key, shown(value) + hint), []).append(allowed)
     for (key, text), alternatives in expected.items():
         problems.add(table, key, f"expected {' or '.join(dict.fromkeys(alternatives))}, found {text}")

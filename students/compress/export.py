@@ -43,6 +43,7 @@ def _general_sentences() -> list[str]:
 
 def run(settings: ExportSettings, context: StageContext) -> Metrics:
     """Writes `model/`, and measures its graphs beside the model and its parent; only the main process works."""
+    settings.log_missing_languages()
     if not context.process_group.is_main:
         return {}
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:

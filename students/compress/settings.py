@@ -8,18 +8,21 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 from bertrelay.data.tables import Table
 from bertrelay.languages import EachOnce, LanguageCode, is_language
 from bertrelay.model.settings import GraphPrecision, Opset
-from bertrelay.settings import EncoderSource, MaxRejects, ModelSource, Positive, Precision, Settings, UsedWith
+from bertrelay.settings import EncoderSource, MaxRejects, ModelSource, Positive, Precision, UsedWith
 from students.parallel.settings import (
+    BY_LANGUAGE,
     ENGLISH,
+    ONLY_CHOSEN,
     AlignedFiles,
+    LanguageChoice,
     MaxMisplaced,
     TranslationColumns,
     TranslationFiles,
-    UnlimitedSource,
+    UnlimitedSources,
     without_limit,
 )
 from students.settings import Prompt, prompt_problems
-from teachers.settings import StsTable
+from teachers.settings import StsSets
 
 
 class CorpusTable(Table):
@@ -54,7 +57,7 @@ CorpusSource = Annotated[
 COVERAGE = 0.999
 
 
-class ShrinkSettings(Settings):
+class ShrinkSettings(LanguageChoice):
     """A smaller model, in `model/`, and size, speed and scores of both.
 
     Fewer layers, neurons or dimensions give other vectors. `students.distill` can start from such a model, and train it
@@ -63,13 +66,13 @@ class ShrinkSettings(Settings):
 
     model: EncoderSource
     """Encoder: a model folder, `@stage/model`, `package:name/path` or a hub id."""
-    corpus: Annotated[list[CorpusSource], Field(min_length=1)]
+    corpus: Annotated[list[CorpusSource], BY_LANGUAGE, ONLY_CHOSEN, Field(min_length=1)]
     """Text in the languages the model is for: tables, `{ path = FILE, language = "de" }`, and parallel sources."""
     trim_vocabulary: bool = True
     """Leave out the subwords that the corpus does not use. Changes no vector of the corpus."""
     languages: Annotated[list[LanguageCode], EachOnce, UsedWith("trim_vocabulary")] = []
-    """Keep subwords of these languages beyond the corpus, which has text of each: a tenth of it is held out. English
-    too, where the corpus has parallel sources."""
+    """Read only these languages of every source, and keep their subwords beyond the corpus, which has text of
+    each: a tenth of it is held out. English too, where the corpus has parallel sources."""
     coverage: Annotated[float, Field(gt=0, le=1), UsedWith("languages")] = COVERAGE
     """Fraction of the tokens of held-out text, in each language, that must be cut as before."""
     layers: Positive | None = None
@@ -81,9 +84,9 @@ class ShrinkSettings(Settings):
     prompt: Prompt | None = None
     """Name of the model's prompt that precedes each sentence whose vectors choose and compare, or `{ text = "query: "
     }`; the model's default when absent. The smaller model has the prompts of the model."""
-    sts: dict[str, StsTable] = {}
+    sts: StsSets = {}
     """STS sets by name for `sts/…`, before and after; not used for training."""
-    parallel: list[UnlimitedSource] = []
+    parallel: UnlimitedSources = []
     """Parallel sentences for `translation_accuracy/…`, before and after; not used for training."""
     precision: Precision = "auto"
     max_rejects: MaxRejects = 0.01
@@ -122,7 +125,7 @@ class ShrinkSettings(Settings):
         return [*implied, *self.languages]
 
 
-class ExportSettings(Settings):
+class ExportSettings(LanguageChoice):
     """A model as graphs for other engines, in `model/`, with the distance of their vectors to the model's, and speeds.
 
     The model is an encoder, or a tagger, question answerer, scorer or cross-encoder; the vectors of these are the means
@@ -141,8 +144,8 @@ class ExportSettings(Settings):
     """Opset of ONNX: 23 has an operator for attention, which is faster; 20 is for runtimes that do not read 23."""
     parent: ModelSource | None = None
     """Model to measure beside this one, such as its teacher."""
-    sts: dict[str, StsTable] = {}
+    sts: StsSets = {}
     """STS sets by name for `sts/…`, of the model, its graphs and its parent."""
-    parallel: list[UnlimitedSource] = []
+    parallel: UnlimitedSources = []
     """Parallel sentences for `translation_accuracy/…`, of the model, its graphs and its parent."""
     max_rejects: MaxRejects = 0.01

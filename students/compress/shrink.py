@@ -110,6 +110,7 @@ def shrink(
 
 def run(settings: ShrinkSettings, context: StageContext) -> Metrics:
     """Writes `model/`, and measures it beside the larger model; only the main process works."""
+    settings.log_missing_languages()
     precision = context.precision(settings.precision)
     if not context.process_group.is_main:
         return {}

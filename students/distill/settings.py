@@ -19,7 +19,15 @@ from bertrelay.settings import (
     refuse_idle,
 )
 from bertrelay.training.settings import TrainingSettings
-from students.parallel.settings import EnglishSource, Filters, ParallelSource, UnlimitedSource
+from students.parallel.settings import (
+    BY_LANGUAGE,
+    EnglishSource,
+    Filters,
+    LanguageChoice,
+    ParallelSources,
+    UnlimitedSource,
+    UnlimitedSources,
+)
 from students.settings import Prompt, Teacher, TeacherVectors, prompt_problems
 
 Weight = Annotated[float, Ge(0)]
@@ -81,7 +89,7 @@ class Objectives(Settings):
         return self
 
 
-class DistillSettings(TrainingSettings):
+class DistillSettings(LanguageChoice, TrainingSettings):
     """A student that learns the teacher's vector of English, for the English and for its translations."""
 
     teacher: Teacher
@@ -123,7 +131,7 @@ class DistillSettings(TrainingSettings):
     retained: list[Table] = []
     """Texts in any language, translated or not, whose vectors stay those of the start; of a table the column that is
     named, else `text`."""
-    parallel: Annotated[list[ParallelSource], Field(min_length=1)]
+    parallel: Annotated[ParallelSources, Field(min_length=1)]
     """Corpora to train on."""
     filters: Filters = Filters()
     """Pairs of `parallel`, and sentences of `english`, to leave out."""
@@ -135,17 +143,17 @@ class DistillSettings(TrainingSettings):
     """Minutes for the teacher's vectors and the steps. Sentences and epochs are then planned, by rates measured
     before; start, evaluations and averages come on top."""
     epochs: Annotated[Positive, UnusedWith("budget_minutes")] = 1
-    dev: list[UnlimitedSource] = []
+    dev: UnlimitedSources = []
     """Held-out corpora, whose English is taken out of `parallel`; without any, `dev_sentences` English sentences are
     held out of `parallel`, in every language."""
     dev_sentences: Annotated[int, Field(ge=0), UnusedWith("dev")] = 1000
     """English sentences to hold out of `parallel`, in every language; 0 for no dev data."""
     dev_untrained: Annotated[
-        list[UnlimitedSource], UsedWith("dev", "dev_sentences", "average_with_start", "keep_directions")
+        list[UnlimitedSource], BY_LANGUAGE, UsedWith("dev", "dev_sentences", "average_with_start", "keep_directions")
     ] = []
-    """Held-out corpora of other domains and languages than `parallel`, which choose the weights as much as those of
-    `dev`; without any, 150 sentences of many domains that come with the project, for a pretrained base in 21 languages,
-    for a new one in those that are trained."""
+    """Held-out corpora of other domains and languages than `parallel`, whatever `languages` are. They choose the
+    weights as much as those of `dev`; without any, 150 sentences of many domains that come with the project, for a
+    pretrained base in 21 languages, for a new one in those that are trained."""
     evaluate_every: Annotated[Positive | None, UsedWith("dev", "dev_sentences")] = None
     patience: Annotated[Positive | None, UsedWith("dev", "dev_sentences")] = None
     max_tokens: MaxTokens = 128

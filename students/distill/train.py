@@ -60,6 +60,7 @@ UNTRAINED = "untrained/"
 
 def run(settings: DistillSettings, context: StageContext) -> Metrics:
     """Trains a student: corpus, teacher's vectors, start, training, average with the start, and `model/` is written."""
+    settings.log_missing_languages()
     with connect(context.engine_before_training, context.process_group) as executor:
         precision = context.precision(settings.precision, executor)
         corpus = training_corpus(settings, context, precision)

@@ -28,6 +28,7 @@ def run(settings: CompareSettings, context: StageContext) -> Metrics:
     an answer, `faq/hit_at_1` and `faq/hit_at_10`, the fraction with a right entry among so many nearest, and
     `faq/mrr`, the mean of 1 / the rank of the nearest right entry.
     """
+    settings.log_missing_languages()
     precision = context.precision(settings.precision)
     if not context.process_group.is_main:
         return {}

@@ -19,9 +19,9 @@ from bertrelay.settings import (
     refuse_idle,
 )
 from students.mining.settings import MiningTest
-from students.parallel.settings import ENGLISH, UnlimitedSource
+from students.parallel.settings import ENGLISH, LanguageChoice, UnlimitedSources
 from students.settings import Prompt, Teacher, prompt_problems
-from teachers.settings import StsTable
+from teachers.settings import StsSets
 
 
 def _two_languages(pair: list[str]) -> list[str]:
@@ -66,7 +66,7 @@ class RetrievalTest(Settings):
         raise ValueError("expected `folder`, or `queries`, `corpus` and `qrels`, and exactly one of the two forms")
 
 
-class EvaluateSettings(Settings):
+class EvaluateSettings(LanguageChoice):
     """A student on held-out sentences: translation accuracy, distance to the teacher, STS, retrieval and mining."""
 
     model: EncoderSource
@@ -82,11 +82,11 @@ class EvaluateSettings(Settings):
     recall_at: Annotated[Positive | None, UsedWith("teacher")] = None
     """Search the English sentences of `parallel`, as the teacher's vectors, with this many hits for a query: the
     student's vector of English and of each language. Gives `recall_at_<k>/<language>`."""
-    parallel: list[UnlimitedSource] = []
+    parallel: UnlimitedSources = []
     """Held-out parallel sentences for `translation_accuracy/<from>-<into>`."""
-    sts: dict[str, StsTable] = {}
+    sts: StsSets = {}
     """STS sets by name, within a language or across two."""
-    xsim: dict[SetName, Annotated[list[UnlimitedSource], Field(min_length=1)]] = {}
+    xsim: dict[SetName, Annotated[UnlimitedSources, Field(min_length=1)]] = {}
     """n-way test sets by name, each a list of sources with the same English: gives `xsim_error/<set>/<from>/<into>`,
     the percentage of sentences whose translation is not the nearest by ratio margin, as LASER's xsim."""
     xsim_pairs: Annotated[XsimPairs, UsedWith("xsim")] = "english"
@@ -97,7 +97,7 @@ class EvaluateSettings(Settings):
     retrieval: dict[SetName, RetrievalTest] = {}
     """Tests of search by name; gives `retrieval/<name>/ndcg_at_10`, `mrr_at_10`, `map` and `recall_at_<k>`, and by
     language of the query `retrieval/<name>/<language>/ndcg_at_10`."""
-    lookup: Annotated[list[UnlimitedSource], UsedWith("parallel")] = []
+    lookup: Annotated[UnlimitedSources, UsedWith("parallel")] = []
     """Training corpora for the dictionary of word-for-word lookup, a baseline."""
     dimensions: list[Positive] = []
     """Score vectors cut to these dimensions too."""
@@ -125,7 +125,7 @@ class EvaluateSettings(Settings):
         return self
 
 
-class CompareSettings(Settings):
+class CompareSettings(LanguageChoice):
     """Two encoders on the same held-out translations and questions, with the differences of their metrics."""
 
     model: EncoderSource
@@ -136,7 +136,7 @@ class CompareSettings(Settings):
     """Prompt of the model, as in `students.evaluate`; its default when absent."""
     base_prompt: Prompt | None = None
     """Prompt of the base; its default when absent."""
-    parallel: list[UnlimitedSource] = []
+    parallel: UnlimitedSources = []
     """Held-out parallel sentences for `translation_accuracy/<from>-<into>`."""
     faq: Annotated[InputFile | None, BeforeValidator(lambda value: value or None)] = None
     """Folder of `questions.txt` and `entries.txt`, a text a line, and `gold.tsv`: in a line the number of a question's

@@ -98,6 +98,7 @@ class EvaluationSets:
 
 def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
     """Scores the model, in the main process only."""
+    settings.log_missing_languages()
     precision = context.precision(settings.precision)
     if not context.process_group.is_main:
         return {}

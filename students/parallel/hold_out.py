@@ -14,6 +14,7 @@ def run(settings: SplitSettings, context: StageContext) -> Metrics:
     English sentences are the same whatever their case. Which are held out depends on their text and the seed only.
     Returns the number of pairs as `train/<language>` and `test/<language>`.
     """
+    settings.log_missing_languages()
     if not context.process_group.is_main:
         return {}
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Protocol, Self
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
 
+from bertrelay.data.by_language import chosen_languages, one_a_language, only_chosen
 from bertrelay.data.tables import (
     TRANSLATIONS,
     Column,
@@ -17,7 +18,9 @@ from bertrelay.data.tables import (
     table_format,
 )
 from bertrelay.languages import EachOnce, LanguageCode
+from bertrelay.progress import log
 from bertrelay.settings import (
+    RUN_ONLY,
     DataSource,
     EncoderSource,
     HubDataset,
@@ -221,6 +224,64 @@ def without_limit(source: Any) -> Any:
 UnlimitedSource = Annotated[ParallelSource, AfterValidator(without_limit)]
 
 
+def _sources_by_language(sources: Any) -> Any:
+    """Replaces each source with `{language}` by one for each of its `languages`. Raises ValueError."""
+    if not isinstance(sources, list):
+        return sources
+    expanded: list[Any] = []
+    for source in sources:
+        copies = one_a_language(source)
+        expanded += [source] if copies is None else [_with_language(*item) for item in copies.items()]
+    return expanded
+
+
+def _with_language(code: str, source: dict[str, Any]) -> dict[str, Any]:
+    """The keys of a source of one language, written as its kind of source has it."""
+    if "others" in source:
+        return source
+    return {**source, "language": code} if "other" in source else {**source, "languages": [code]}
+
+
+def _limited_to_chosen(sources: list[Any], info: ValidationInfo) -> list[Any]:
+    chosen = chosen_languages(info)
+    limited = (_limited(source, only_chosen(source.languages, chosen)) for source in sources)
+    return [source for source in limited if source is not None]
+
+
+def _limited(source: Any, languages: list[str]) -> Any:
+    """`source` with only these of its languages; None without any."""
+    if languages == source.languages:
+        return source
+    if not languages:
+        return None
+    if isinstance(source, TranslationColumns):
+        return source.model_copy(update={"others": {code: source.others[code] for code in languages}})
+    return source.model_copy(update={"languages": languages})
+
+
+BY_LANGUAGE = BeforeValidator(_sources_by_language)
+"""Marks a list of sources in which one with `{language}` stands for several."""
+ONLY_CHOSEN = AfterValidator(_limited_to_chosen)
+"""Marks a list of sources that the `languages` of a stage limit."""
+ParallelSources = Annotated[list[ParallelSource], BY_LANGUAGE, ONLY_CHOSEN]
+UnlimitedSources = Annotated[list[UnlimitedSource], BY_LANGUAGE, ONLY_CHOSEN]
+
+
+class LanguageChoice(Settings):
+    """Base of the settings of a stage that reads parallel sources."""
+
+    languages: Annotated[list[LanguageCode], EachOnce, RUN_ONLY] = []
+    """Read only these languages of every source, and only test sets of these; all when empty."""
+
+    def log_missing_languages(self) -> None:
+        """Logs, for each list of sources, those of `languages` in which it has no text."""
+        for name, field in type(self).model_fields.items():
+            if ONLY_CHOSEN in field.metadata and name in self.model_fields_set:
+                codes = [code for source in getattr(self, name) for code in source.languages]
+                if missing := [code for code in self.languages if not only_chosen(codes, [code])]:
+                    log(f"{name}: no source has text in {', '.join(missing)}")
+
+
 class MarginFilter(Settings):
     """Drops pairs with a low ratio margin: the encoder's cosine of both sentences, compared with their neighbours'."""
 
@@ -253,10 +314,10 @@ class Filters(Settings):
     """Drop pairs with a low ratio margin by a multilingual encoder."""
 
 
-class SplitSettings(Settings):
+class SplitSettings(LanguageChoice):
     """Parallel text in two parts, `train/` and `test/`, that share no English sentence; all of it is held in memory."""
 
-    parallel: Annotated[list[UnlimitedSource], Field(min_length=1)]
+    parallel: Annotated[UnlimitedSources, Field(min_length=1)]
     """Parallel sentences, of which each is in one of the parts; those without text in both languages are left out."""
     test_sentences: Positive = 1000
     """English sentences to hold out, with all their translations; a tenth of all where that is fewer."""

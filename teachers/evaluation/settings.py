@@ -15,7 +15,7 @@ from bertrelay.settings import (
     Source,
     refuse_idle,
 )
-from teachers.settings import Poolings, StsTable
+from teachers.settings import Poolings, StsSets, StsTable
 
 
 class StsSettings(Settings):
@@ -23,7 +23,7 @@ class StsSettings(Settings):
 
     model: EncoderSource
     """Encoder: a model folder, `@stage/model`, `package:name/path` or a hub id."""
-    sts: Annotated[dict[str, StsTable], Field(min_length=1)]
+    sts: Annotated[StsSets, Field(min_length=1)]
     """STS sets by name."""
     dimensions: list[Positive] = []
     """Further numbers of dimensions to which vectors are cut and scored."""

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from bertrelay.data.tables import Table
 from bertrelay.settings import BatchTokens, ModelSource, Positive, Precision, ScorerSource, Settings
-from teachers.settings import LabelledTraining, ScoreRange, StsTable
+from teachers.settings import LabelledTraining, ScoreRange, StsSets
 
 
 class PairSettings(LabelledTraining):
@@ -18,7 +18,7 @@ class PairSettings(LabelledTraining):
     """Tables of sentence1, sentence2 and score, or with the `columns` that they name."""
     dev: list[Table] = []
     """Held-out tables of the same kind; Spearman on them selects the best weights."""
-    test: dict[str, StsTable] = {}
+    test: StsSets = {}
     """STS sets by name, scored after the training."""
     score_range: ScoreRange = [0.0, 5.0]
     """Lowest and highest gold score."""

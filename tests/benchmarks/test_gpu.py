@@ -24,5 +24,5 @@ def test_claims_made_for_cpus_fail_nothing_and_a_part_without_claims_fails():
 def test_the_flagship_gets_the_recipes_changes_and_a_budget_within_the_time(tmp_path):
     options = Namespace(scratch=tmp_path, data=tmp_path, set=["vars.teacher=T"])
     words = gpu.command(gpu.FLAGSHIP, options, tmp_path, 300.0)
-    assert words[:3] == ["pipelines", "run", "multilingual"]
+    assert words[:3] == ["pipelines", "run", "multilingual-files"]
     assert {"vars.minutes=3.00", "vars.teacher=T", f"vars.data={tmp_path}"} <= set(words)

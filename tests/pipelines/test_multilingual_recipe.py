@@ -1,4 +1,4 @@
-"""The recipes multilingual and compact to their ends, with tiny models: the students, their scores and cards."""
+"""The recipes multilingual-files, trimmed-files and compact-files to their ends, with tiny models."""
 
 import gzip
 from itertools import product
@@ -57,24 +57,34 @@ def test_the_students_have_scores_cards_and_their_teachers_space(tiny_encoder, c
     tiny_encoder("xlm-roberta", [*english, *korean, *other], sizes={"max_position_embeddings": 80}).save(
         tmp_path / "base"
     )
-    given = ["vars.data=data", 'vars.languages=["ko"]', "student.dev_sentences=10"]
-    larger = [
-        "vars.catalogues=share",
-        "vars.teacher=teacher",
-        "vars.base=base",
-        "vars.trimmed=true",
-        "vars.minutes=0.02",
-        "student.frozen_layers=1",
-    ]
-    smaller = ["vars.parent=runs/multilingual/student/latest/model", "student.layers=1", "student.epochs=1"]
-    smaller += ["vars.text=share/locale", "student.intermediate_size=16"]
-    for recipe, changes in {"multilingual": larger, "compact": smaller}.items():
-        call("run", recipe, *(word for change in (*given, *changes) for word in ("--set", change)))
+    changes = {
+        "multilingual-files": [
+            "vars.teacher=teacher",
+            "vars.base=base",
+            'vars.own=[{path="share/locale", languages="${languages}"}]',
+            "vars.minutes=0.02",
+            "student.frozen_layers=1",
+            "student.dev_sentences=10",
+        ],
+        "trimmed-files": ["vars.text=share/locale"],
+        "compact-files": [
+            "vars.parent=runs/multilingual-files/student/latest/model",
+            "vars.text=share/locale",
+            "student.layers=1",
+            "student.intermediate_size=16",
+            "student.epochs=1",
+            "student.dev_sentences=10",
+        ],
+    }
+    for recipe, values in changes.items():
+        values += ["vars.data=data", 'vars.languages=["ko"]']
+        call("run", recipe, *(word for value in values for word in ("--set", value)))
 
-    def folder(stage, recipe="multilingual"):
+    def folder(stage, recipe="multilingual-files"):
         return tmp_path / "runs" / recipe / stage / "latest"
 
-    folders = {stage: folder(stage) for stage in ("student", "trimmed")} | {"compact": folder("student", "compact")}
+    folders = {"student": folder("student"), "trimmed": folder("trimmed", "trimmed-files")}
+    folders["compact"] = folder("student", "compact-files")
     models = {name: SentenceEncoder.load(each / "model") for name, each in folders.items()}
     assert models["compact"].backbone.config.intermediate_size == 16
     digests = {stage: encoder_digest(model) for stage, model in models.items()}
@@ -83,15 +93,15 @@ def test_the_students_have_scores_cards_and_their_teachers_space(tiny_encoder, c
     assert models["trimmed"].spaces == models["compact"].spaces == (digests["student"], teacher)
     vocabularies = [len(models[stage].tokenizer) for stage in ("student", "trimmed", "compact")]
     assert vocabularies[0] > vocabularies[1] >= vocabularies[2]
-    trimmed = read_done(folder("trimmed")).metrics
+    trimmed = read_done(folders["trimmed"]).metrics
     assert trimmed["cosine_min"] > 1 - 1e-4 and {"coverage/en", "coverage/ko"} < trimmed.keys()
     found = read_done(folder("tatoeba")).metrics
     assert {"recall_at_10_ratio/ko", "recall_at_10_ratio/ko_low", "translation_accuracy/ko-en"} < found.keys()
-    exported = read_done(folder("compact", "compact")).metrics
+    exported = read_done(folder("compact", "compact-files")).metrics
     compared = ("size_mb", "sentences_per_second", "sts/STSb-en/spearman_cosine", "translation_accuracy/ko-en")
     assert {f"{who}/{name}" for who in ("parent", "torch", "onnx") for name in compared} < exported.keys()
-    assert (folder("compact", "compact") / "model/onnx/model.onnx").is_file()
-    for stage, name in (("card", ""), ("trimmed-card", "-trimmed")):
-        card = ModelCard.load(folder(stage) / "model/README.md")
+    assert (folder("compact", "compact-files") / "model/onnx/model.onnx").is_file()
+    for recipe, name in (("multilingual-files", ""), ("trimmed-files", "-trimmed")):
+        card = ModelCard.load(folder("card", recipe) / "model/README.md")
         assert card.data.model_name == f"someone/multilingual-mpnet-small{name}" and card.data.language == ["en", "ko"]
         assert "Weights are chosen by sentences of other sources as well: " in card.text

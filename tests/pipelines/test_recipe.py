@@ -55,62 +55,62 @@ def test_paths_count_from_the_recipe_and_in_set_from_the_working_directory(write
     assert settings(changed, "student").parallel[0].path == str(tmp_path / "elsewhere/here/both/de.tsv")
 
 
-SEVERAL = """
+LISTS = """
 [vars]
-data = ""
+own = []
 l = ["de", "ko", "pt"]
-also_taught = false
+also = false
 
-[taught]
-uses = "light.teach"
-if = "${also_taught}"
-data = "pairs.tsv"
-
-["student-{each}"]
+[student]
 uses = "light.learn"
-for_each = ["small", "large"]
-teacher = "{each}"
-parallel = [
-    { if = "${data}", for_each = ["fr", "de", "ko"], among = "${l}", path = "${data}/{each}.tsv", language = "{each}" },
-    { unless = "${data}", path = "public.tsv", language = "de" },
-]
+teacher = "small"
+parallel = ["${own}", { path = "public.tsv", language = "de" }]
 """
 
 
-def test_a_table_stands_for_none_or_several(write_recipe, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    path = write_recipe(SEVERAL)
-    plain = read(path)
-    assert [step.name for step in plain.steps] == ["student-small", "student-large"]
-    assert [each.path for each in settings(plain, "student-small").parallel] == [str(tmp_path / "public.tsv")]
-    given = read(path, "vars.data=there", "vars.also_taught=true")
-    assert [step.name for step in given.steps] == ["taught", "student-small", "student-large"]
-    parallel = settings(given, "student-large").parallel
-    assert [(each.path, each.language) for each in parallel] == [
-        (str(tmp_path / "there/de.tsv"), "de"),
-        (str(tmp_path / "there/ko.tsv"), "ko"),
-    ]
+def test_a_var_that_is_a_list_adds_all_its_entries_to_a_list(write_recipe, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    path = write_recipe(LISTS)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    public = str(tmp_path / "public.tsv")
+    assert [source.path for source in settings(read(path), "student").parallel] == [public]
+    own = 'vars.own=[{path="a.tsv", language="ko"}, {path="b.tsv", language="ko"}]'
+    paths = [source.path for source in settings(read(path, own), "student").parallel]
+    assert paths == [str(tmp_path / "elsewhere/a.tsv"), str(tmp_path / "elsewhere/b.tsv"), public]
 
 
-def test_a_table_that_cannot_stand_for_several_says_why(write_recipe):
-    path = write_recipe(SEVERAL.replace('["student-{each}"]', "[student]"))
-    assert "[student] for_each: expected {each} in the name of the table" in mistakes_of(path)
-    path = write_recipe(SEVERAL.replace('for_each = ["fr", "de", "ko"]', 'for_each = "de"'))
-    assert 'parallel[0].for_each: expected a list of texts, found "de"' in mistakes_of(path, "vars.data=there")
-    path = write_recipe(SEVERAL + '[student-small]\nuses = "light.teach"\n')
-    assert "[student-small]: student-small is there twice, by hand or by for_each" in mistakes_of(path)
+@pytest.mark.parametrize(
+    ("source", "key", "remedy"),
+    [
+        ('for_each = ["de"], path = "{each}.tsv", languages = ["de"]', "for_each", "Write {language} in the texts of"),
+        ('among = ["de"], path = "de.tsv", languages = ["de"]', "among", "Write {language} in the texts of"),
+        (
+            'if = "${data}", english = "a", other = "b", language = "de"',
+            "if",
+            'or an entry "${name}", which stands for',
+        ),
+        ('unless = "", hub = "a/b", others = { de = "de" }', "unless", "Write a recipe for each case"),
+    ],
+)
+def test_a_former_key_is_refused_with_what_to_write_in_its_place(write_recipe, source, key, remedy):
+    stage = '[s]\nuses = "students.distill"\nteacher = "./t"\nbase = "./b"\n[vars]\ndata = "d"\n'
+    stage = stage.replace("[vars]", f"parallel = [{{ {source} }}]\n[vars]")
+    with pytest.raises(RequestError) as error:
+        read_recipe(write_recipe(stage), registry.REGISTRY)
+    assert f"[s] parallel[0].{key}: no key of a recipe any more" in str(error.value) and remedy in str(error.value)
+    with pytest.raises(RequestError, match=rf"\[s\] {key}: no key of a recipe any more"):
+        read_recipe(write_recipe(f'[s]\nuses = "teachers.train"\n{key} = "x"\n'), registry.REGISTRY)
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["vars.also_taught=False"], '--set vars.also_taught=False: expected true or false, found "False"'),
+        (["vars.also=False"], '--set vars.also=False: expected true or false, found "False"'),
         (["vars.l=de, fr"], """expected a list, found text; write --set 'vars.l=["de","fr"]'"""),
-        (["taught.if=false", "taught.epochs=2"], "--set taught.epochs=2: without effect, because the recipe leaves"),
     ],
 )
-def test_an_override_without_effect_or_of_another_kind_is_the_only_problem(write_recipe, overrides, message):
-    found = mistakes_of(write_recipe(SEVERAL), *overrides)
+def test_an_override_of_another_kind_is_the_only_problem(write_recipe, overrides, message):
+    found = mistakes_of(write_recipe(LISTS), *overrides)
     assert message in found and "1 problem\n" in found
 
 
@@ -121,28 +121,68 @@ def test_vars_use_one_that_is_set_for_them_alone(write_recipe):
     assert settings(read(path, "vars.pairs=${both}/x"), "teacher").data.endswith("data/both/x")
 
 
-def test_a_list_whose_every_entry_is_left_out_is_reported(tmp_path):
-    overrides = ['vars.languages=["ko"]', f"vars.data={tmp_path}"]  # a folder with pairs of other languages
+def test_a_list_whose_every_source_is_left_out_is_reported():
     with pytest.raises(
-        RequestError, match=r"\[student\] parallel: .* found \[\]; where entries have `if`, .* all were left out"
+        RequestError, match=r"\[student\] parallel: expected 1 or more .* none of them is in one of the "
     ):
-        read_recipe("multilingual", registry.REGISTRY, overrides)
+        read_recipe("multilingual-files", registry.REGISTRY, ['vars.languages=["ko"]'])  # captions and STSb have no ko
 
 
-def test_the_languages_of_the_flagship_reach_its_sources_tests_and_trimmed_form(tmp_path):
-    chosen = ["cs", "ko", "sv"]
-    given = [f"vars.languages={json.dumps(chosen)}", "vars.trimmed=true"]
-    on_files = [f"vars.data={tmp_path}", f"vars.catalogues={tmp_path}"]
-    for overrides, kinds in ((given, {"hub"}), ([*given, *on_files], {"english", "path"})):
-        steps = {step.name: step.settings for step in read_recipe("multilingual", registry.REGISTRY, overrides).steps}
-        assert steps["trimmed"].languages == chosen
-        named = {name: getattr(each, "parallel", []) for name, each in steps.items()}
-        named["trimmed"] = steps["trimmed"].corpus
-        for sources in named.values():
-            assert {language for source in sources for language in source.languages} <= set(chosen)
-            assert all(kinds & source.model_fields_set for source in sources)
-        assert set(steps["trained-domains"].sts) == ({"STSb-en"} if "path" in kinds else {"STS17-en-en", "STS17-ko-ko"})
-    assert [source.language for source in steps["trained-domains"].parallel] == ["cs"]  # captions have no other of them
+HUB = "hub:sentence-transformers/parallel-sentences-"
+CAPTIONS, STSB = "/d/parallel/multi30k/train", "/d/sts/stsb/stsb"
+ALL = {"cs", "de", "es", "fr", "it", "ja", "ko", "nl", "pl", "pt", "ru", "zh"}
+STUDENTS = {
+    "multilingual": [
+        (f"{HUB}wikimatrix:train", 3000, ALL),
+        (f"{HUB}global-voices:train", 3000, ALL - {"ja", "zh"}),
+        (f"{HUB}news-commentary:train", 3000, ALL - {"ko", "pl", "zh"}),
+    ],
+    "multilingual-files": [
+        (f"{CAPTIONS}.en.gz + {CAPTIONS}.??.gz", 12000, {"cs"}),
+        (f"{CAPTIONS}.en.gz + {CAPTIONS}.??.gz", 2000, {"de", "fr"}),
+        *[(f"{STSB}-en-train.csv.gz + {STSB}-??-train.csv.gz", None, {"de", "es", "fr", "ja", "ru", "zh"})] * 2,
+    ],
+}
+"""Each source of a recipe's student without those of the user: name, limit of pairs, languages."""
+
+
+@pytest.mark.parametrize("chosen", [ALL, {"cs", "ko", "sv"}, {"de", "zh"}])
+@pytest.mark.parametrize("recipe", STUDENTS)
+def test_the_languages_of_the_flagship_choose_sources_and_test_sets(recipe, chosen):
+    languages = f"vars.languages={json.dumps(sorted(chosen))}"
+    changes = [languages, 'vars.own=[{path="/own", languages="${languages}", max_pairs=9}]']
+    changes += ["vars.data=/d"] if recipe == "multilingual-files" else []
+    steps = {step.name: step.settings for step in read_recipe(recipe, registry.REGISTRY, changes).steps}
+    expected = [("/own", 9, code) for code in chosen]
+    for name, most, codes in STUDENTS[recipe]:
+        others = codes | {"sv"} if name.endswith("wikimatrix:train") else codes  # it takes any language
+        expected += [(name.replace("??", code), most, code) for code in others & chosen]
+    sources = steps["student"].parallel
+    student = [(source.name, source.max_pairs, code) for source in sources for code in source.languages]
+    assert sorted(student, key=str) == sorted(expected, key=str)
+    for test in ("tatoeba", "base-tatoeba", "trained-domains"):
+        assert {code for source in steps[test].parallel for code in source.languages} <= chosen
+    if recipe == "multilingual":
+        pairs = {"en-en", "en-de", "es-en", "fr-en", "it-en", "nl-en", "es-es", "ko-ko"}
+        names = {f"STS17-{pair}" for pair in pairs if {*pair.split("-")} <= {"en", *chosen}}
+    else:
+        codes = chosen & {"de", "es", "fr", "ja", "ru", "zh"}
+        names = {"STSb-en", *(f"STSb-{code}" for code in codes), *(f"STSb-en-{code}" for code in codes)}
+    assert set(steps["trained-domains"].sts) == set(steps["base-trained-domains"].sts) == names
+
+
+@pytest.mark.parametrize("recipe", ["trimmed", "trimmed-files", "compact", "compact-files"])
+def test_the_languages_of_a_smaller_student_choose_sources_and_test_sets(recipe):
+    chosen = ["de", "ko"]
+    steps = read_recipe(recipe, registry.REGISTRY, [f"vars.languages={json.dumps(chosen)}"]).steps
+    settings = {step.name: step.settings for step in steps}
+    assert settings["trimmed"].languages == chosen
+    for stage in settings.values():
+        for source in (*getattr(stage, "parallel", ()), *getattr(stage, "corpus", ())):
+            assert set(source.languages) <= set(chosen)
+    measured = settings["compact" if "compact" in recipe else "trimmed"].sts
+    on_files = {"STSb-en", "STSb-de", "STSb-en-de"}
+    assert set(measured) == (on_files if "files" in recipe else {"STS17-en-en", "STS17-en-de", "STS17-ko-ko"})
 
 
 def test_the_seed_of_the_recipe_reaches_stages_that_write_none(write_recipe):
@@ -342,27 +382,19 @@ def test_an_override_may_be_as_malformed_as_a_recipe(value, write_recipe):
         read_recipe(write_recipe(SAMPLES), registry.REGISTRY, [f"s.seed={value}"])
 
 
-HUNDRED = json.dumps([f"t{number}" for number in range(100)])
-
-
 def doubled(first, each):
     values = "".join(f"a{number} = {each.replace('?', str(number - 1))}\n" for number in range(1, 60))
     return f"[vars]\na0 = {first}\n{values}[teacher]\nuses = 'light.teach'\nbase = '${{a59}}'\n"
-
-
-def for_each(*names):
-    inner = ".".join(f'"{name}{{each}}"' for name in names)
-    return f"[a.{inner}]\nfor_each = {HUNDRED}\n"
 
 
 @pytest.mark.parametrize(
     ("text", "place"),
     [
         (doubled("'xxxxxxxx'", "'${a?}${a?}'"), r"\[vars\] a12"),
-        (doubled("['x']", "['${a?}', '${a?}']"), r"\[vars\] a15"),
-        (f"{for_each('a')}{for_each('a', 'b')}{for_each('a', 'b', 'c')}x = 1\n", r"\[a\] a\{each\}"),
+        (doubled("['x']", "['${a?}', '${a?}']"), r"\[vars\] a16"),
+        (doubled("['x']", "[['${a?}'], ['${a?}']]"), r"\[vars\] a15"),
     ],
-    ids=["text", "lists", "for_each"],
+    ids=["text", "lists", "lists in lists"],
 )
 def test_a_recipe_that_grows_without_a_bound_is_refused_where_it_does(write_recipe, text, place):
     with pytest.raises(RequestError, match=rf"{place}.*: expected at most 100,000 values"):

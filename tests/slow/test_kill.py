@@ -3,7 +3,7 @@
 `kill.toml` trains a small BERT with dropout, evaluates, keeps its best weights and writes a checkpoint every 3 steps.
 The variable KILL names another recipe and its stage to kill at random moments, and further words of `bertrelay run`:
 
-    KILL='multilingual student --set vars.data=DIR' python -m pytest -m slow tests/slow/test_kill.py -k "random and 1"
+    KILL='multilingual-files student --set vars.data=DIR' python -m pytest -m slow tests/slow/test_kill.py -k random
 """
 
 import hashlib
