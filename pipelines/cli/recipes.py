@@ -13,6 +13,7 @@ from pydantic import Field
 
 from bertrelay.errors import RequestError
 from bertrelay.settings import Seed, Settings
+from bertrelay.stage import Stage
 from pipelines import registry
 from pipelines.cards.settings import CardSettings
 from pipelines.cli.options import (
@@ -20,7 +21,6 @@ from pipelines.cli.options import (
     JsonOption,
     ModelArgument,
     OutputOptions,
-    PlainCommand,
     ProcessesOption,
     argument,
     check_request,
@@ -29,7 +29,7 @@ from pipelines.cli.options import (
     validated,
     write_out,
 )
-from pipelines.recipe.settings_table import settings_lines
+from pipelines.recipe.settings_table import settings_lines, settings_rows
 from pipelines.recipe.steps import Recipe, read_recipe
 from pipelines.recipe.text import built_in_names, find_recipe
 from pipelines.recipe.validation import unknown
@@ -198,8 +198,9 @@ def _width(labels: Iterable[str]) -> int:
     return max(map(len, labels), default=0)
 
 
-@recipe_commands.command(cls=PlainCommand, rich_help_panel=PANEL)
+@command(recipe_commands, rich_help_panel=PANEL)
 def recipes(
+    shown: JsonOption,
     name: Annotated[str | None, argument("[NAME]", "Print this recipe, or this stage.", show_default=False)] = None,
 ) -> None:
     """List the built-in recipes and the kinds of stages, or print a recipe, or the settings of a stage.
@@ -214,15 +215,32 @@ def recipes(
     """
     names, stages = built_in_names(), {stage.kind: stage for stage in registry.REGISTRY}
     if name is None:
-        _print(_columns({kind: _first_sentence(find_recipe(kind).text) for kind in names}))
+        recipes = {recipe: _first_sentence(find_recipe(recipe).text) for recipe in names}
+        summaries = {kind: stage.summary for kind, stage in stages.items()}
+        if shown.as_json:
+            print_document("recipes", {"recipes": recipes, "stages": summaries})
+            return
+        _print(_columns(recipes))
         write_out("\nstages, for `uses` in a recipe:")
-        _print(_columns({kind: stage.summary for kind, stage in stages.items()}))
+        _print(_columns(summaries))
     elif name in names:
-        write_out(find_recipe(name).text, nl=False)
+        text = find_recipe(name).text
+        if shown.as_json:
+            print_document("recipes", {"recipe": name, "text": text})
+        else:
+            write_out(text, nl=False)
     elif name in stages:
-        _print(settings_lines(stages[name]))
+        if shown.as_json:
+            print_document("recipes", {"stage": name, "settings": _settings_json(stages[name])})
+        else:
+            _print(settings_lines(stages[name]))
     else:
         raise RequestError(f"{name}: {unknown(name, [*names, *stages] if '.' in name else names, 'recipe')}")
+
+
+def _settings_json(stage: Stage) -> list[dict[str, str]]:
+    keys = ("name", "type", "default", "description")
+    return [dict(zip(keys, row, strict=True)) for row in settings_rows(stage.load_settings())]
 
 
 def _first_sentence(recipe: str) -> str:

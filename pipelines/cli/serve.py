@@ -11,7 +11,15 @@ from pydantic import Field
 from bertrelay.errors import RequestError
 from bertrelay.privacy import sensitive_data
 from bertrelay.progress import log, spinner
-from pipelines.cli.options import ColumnOptions, argument, check_request, command, write_out
+from pipelines.cli.options import (
+    ColumnOptions,
+    JsonOption,
+    argument,
+    check_request,
+    command,
+    print_document,
+    write_out,
+)
 from pipelines.run.errors import stopping_at_once
 from pipelines.serve.settings import AddressOptions, ServeSettings, is_local
 
@@ -41,6 +49,7 @@ def serve(
     settings: ServeSettings,
     address: AddressOptions,
     table: TableToServe,
+    shown: JsonOption,
 ) -> None:
     """Serve models on a page and over HTTP: embeddings, search, reranking, entities, answers, outcomes.
 
@@ -86,6 +95,10 @@ def serve(
             for model in opened:
                 log(f"{model.name}: {model.kind}")
             url, key = url_of(listening), " -H 'Authorization: Bearer KEY'" if keys else ""
+            if shown.as_json:
+                kinds = {model.name: model.kind for model in opened}
+                print_document("serve", {"url": url, "needs_key": bool(keys), "models": kinds})
+                return
             write_out(f"ready: {url}\n  curl {url}/v1/models{key}")
 
         serve(app(opened, settings, keys=keys), listening, say_ready)

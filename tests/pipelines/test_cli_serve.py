@@ -42,6 +42,20 @@ def port_of(process, printed):
     return int(ready[1])
 
 
+def test_a_ready_server_prints_one_document(start_forked, model):
+    process, printed = start_forked("serve", f"words={model}", "--port", "0", "--json")
+    while not printed()[0].endswith("\n"):
+        assert process.is_alive(), printed()[1]
+        time.sleep(0.05)
+    document = json.loads(printed()[0])
+    url = document["result"].pop("url")
+    models = {"words": "encoder"}
+    assert document == {"command": "serve", "output": None, "result": {"needs_key": False, "models": models}}
+    assert ask(int(url.rpartition(":")[2]), "/health") == (200, {"status": "ok"})
+    os.kill(process.pid, signal.SIGTERM)
+    assert finish([process]) == [0]
+
+
 def ask(port, path="/v1/models", body=None, **headers):
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("GET" if body is None else "POST", path, body and json.dumps(body), headers)

@@ -34,6 +34,22 @@ def test_every_command_with_json_is_in_the_table_of_its_results():
     assert documented == {name for name, options in commands(typer.main.get_command(app)) if "--json" in options}
 
 
+def test_recipes_stages_and_settings_are_one_document_each(call):
+    def result(*words):
+        return json.loads(call("recipes", *words, "--json"))["result"]
+
+    names = result()
+    assert names["recipes"]["quickstart"].startswith("A first run") and "students.distill" in names["stages"]
+    assert result("quickstart") == {"recipe": "quickstart", "text": call("recipes", "quickstart")}
+    settings = {setting["name"]: setting for setting in result("students.distill")["settings"]}
+    assert settings["max_tokens"] == {
+        "name": "max_tokens",
+        "type": "integer",
+        "default": "128",
+        "description": "Longest input, special tokens included.",
+    }
+
+
 def test_every_reader_of_standard_input_is_a_command_and_is_documented():
     names = {" ".join(words) for words in READERS}
     assert names <= {name for name, _ in commands(typer.main.get_command(app))}
