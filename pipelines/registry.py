@@ -67,6 +67,15 @@ STAGES = {
         ("domain.ner-evaluate", 8, "settings:NerEvaluateSettings", "evaluate:run", "domain:entities"),
         ("domain.ner-tag", 6, "settings:TagSettings", "predict_files:run", ""),
     ],
+    "domain.biomedical.linking": [
+        ("domain.linker", 1, "settings:LinkerSettings", "train:run", "domain:links"),
+        ("domain.linking-evaluate", 1, "settings:LinkEvaluateSettings", "evaluate:run", "domain:links"),
+        ("domain.synonym-pairs", 1, "settings:SynonymPairsSettings", "pairs:run", ""),
+    ],
+    "domain.biomedical.relations": [
+        ("domain.relations", 1, "settings:RelationSettings", "train:run", "domain:relations"),
+        ("domain.relations-evaluate", 1, "settings:RelationEvaluateSettings", "evaluate:run", "domain:relations"),
+    ],
     "domain.biomedical.qa": [
         ("domain.questions", 5, "settings:QuestionsSettings", "split:run", ""),
         ("domain.qa-answer", 5, "settings:AnswerSettings", "predict_files:run", ""),

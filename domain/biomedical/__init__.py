@@ -1,4 +1,4 @@
-"""Biomedical NER and question answering: entities, and answers with their place in the text."""
+"""Biomedical NER, linking and question answering: entities with identifiers, and answers with their place in a text."""
 
 from typing import TYPE_CHECKING
 
@@ -7,6 +7,7 @@ from bertrelay import loader
 if TYPE_CHECKING:
     from domain.biomedical.documents.convert import convert_file
     from domain.biomedical.documents.formats import read_documents, write_documents
+    from domain.biomedical.linking.predict import EntityLinker
     from domain.biomedical.ner.check import check
     from domain.biomedical.ner.predict import EntityTagger
     from domain.biomedical.ner.predict_files import tag_dataset, tag_file
@@ -14,10 +15,13 @@ if TYPE_CHECKING:
     from domain.biomedical.qa.predict import QuestionAnswerer
     from domain.biomedical.qa.predict_files import answer_dataset, answer_file
     from domain.biomedical.qa.question_files import read_questions, write_questions
+    from domain.biomedical.relations.predict import RelationExtractor
 
 __all__ = [
+    "EntityLinker",
     "EntityTagger",
     "QuestionAnswerer",
+    "RelationExtractor",
     "answer_dataset",
     "answer_file",
     "check",
@@ -34,8 +38,10 @@ __all__ = [
 __getattr__ = loader(
     __name__,
     {
+        "EntityLinker": "linking.predict",
         "EntityTagger": "ner.predict",
         "QuestionAnswerer": "qa.predict",
+        "RelationExtractor": "relations.predict",
         "answer_dataset": "qa.predict_files",
         "answer_file": "qa.predict_files",
         "check": "ner.check",

@@ -54,7 +54,17 @@ DEFAULT_DATABASE = "MESH"
 """Identifiers of any other database begin with its name, in BC5CDR's relations and in PubTator."""
 COMPOSITE, INDIVIDUAL = "CompositeMention", "IndividualMention"
 ARGUMENT = re.compile(r"(entity|role)(\d+)")
-READ_OF_ENTITY = {"type", "identifier", "confidence", "score", "database", "CompositeRole", "parts", *DATABASES}
+READ_OF_ENTITY = {
+    "type",
+    "identifier",
+    "identifier_score",
+    "confidence",
+    "score",
+    "database",
+    "CompositeRole",
+    "parts",
+    *DATABASES,
+}
 READ_OF_RELATION = {"type", "relation", "novel", "confidence", "score"}
 OTHER_INFONS, OTHER_RELATION = "a further infon", "a relation without a type or two arguments"
 
@@ -254,6 +264,7 @@ def _entity(annotation: _Annotation) -> Entity:
         database and str(database),
         tuple(filter(None, str(infons.get("parts") or "").split(BETWEEN_PARTS))),
         infons.get("CompositeRole") == INDIVIDUAL,
+        _probability(infons.get("identifier_score")),
     )
 
 
@@ -393,6 +404,7 @@ def _rendered(number: int, entity: Entity) -> dict[str, Any]:
     infons = {
         "type": entity.type,
         "identifier": entity.identifier or None,
+        "identifier_score": None if entity.identifier_score is None else repr(entity.identifier_score),
         "confidence": None if entity.confidence is None else repr(entity.confidence),
         "database": entity.database,
         "CompositeRole": role,

@@ -48,6 +48,7 @@ TYPE_AND_OFFSETS = re.compile(rf"(\S+) ({OFFSETS}(?:;{OFFSETS})*)", re.ASCII)
 REFERENCE = re.compile(r"Reference (\S+) (.+)")
 NUMBER = r"\d+(?:\.\d+)?(?:e-\d+)?"  # as Python writes a probability
 ARGUMENT = re.compile(r"(\S*[^\s:]):(\S+)")
+LACKS = ("identifier_score", "database", "parts", "is_part", "passages", "sentences", "fields")
 CONFIDENCE = re.compile(rf"AnnotatorNotes (\S+)\tconfidence ({NUMBER})", re.ASCII)
 SKIPPED = {
     "R": "a relation that is not between mentions",
@@ -276,7 +277,7 @@ def _fault_of(relation: Relation) -> str:
 
 def fit(document: Document, left_out: Counts) -> Document:
     """The document without passages and tokens, with relations between mentions."""
-    document = remove_parts(document, left_out, "passages", "sentences", "fields", "database", "parts", "is_part")
+    document = remove_parts(document, left_out, *LACKS)
 
     def on_lines(entity: Entity) -> Entity:
         start, end, fragments = joined(_on_lines(document.text, entity)[0], document.text)

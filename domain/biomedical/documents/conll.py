@@ -240,7 +240,7 @@ def _document(sentences: Sequence[SentenceRow | Rejected], name: str) -> Documen
     return Document(name, text, tuple(entities), sentences=tuple(tokens), file=first.file, line=first.line)
 
 
-LACKS = ("confidence", "identifier", "database", "parts", "is_part", "passages", "fields")
+LACKS = ("identifier_score", "confidence", "identifier", "database", "parts", "is_part", "passages", "fields")
 INSIDE_TOKEN, TWO_SENTENCES = "an entity that begins or ends inside a token", "an entity over two sentences"
 NO_TOKEN = "\t\n\r\0"
 """Characters that no field of a line can hold."""

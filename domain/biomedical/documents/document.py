@@ -37,6 +37,8 @@ class Entity:
     database: the terminology, `MESH` for example, where a file names it apart from the identifier.
     parts: the names of the individual mentions of a composite one: `renal failure` and `hepatic failure` of `renal and
         hepatic failure`.
+    identifier_score: the likeness of the mention to a name of the concept, as a linker gives it, from 0 to 1; None in
+        annotated data.
     is_part: True for one of these that is an entity of its own, beside the composite mention.
     text: its characters, filled in by its document; fragments are joined by a space.
     """
@@ -50,6 +52,7 @@ class Entity:
     database: str | None = None
     parts: tuple[str, ...] = ()
     is_part: bool = False
+    identifier_score: float | None = None
     text: str = field(default="", compare=False)
 
     @property

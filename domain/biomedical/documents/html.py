@@ -191,7 +191,7 @@ def entity_page(documents: Iterable[Document], title: str) -> str:
     )
 
 
-LACKS = ("database", "parts", "is_part", "passages", "sentences", "fields")
+LACKS = ("identifier_score", "database", "parts", "is_part", "passages", "sentences", "fields")
 
 
 def fit(document: Document, left_out: Counts) -> Document:

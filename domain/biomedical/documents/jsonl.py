@@ -1,7 +1,7 @@
 """JSONL: a document in each line, `{"id", "text", "entities": [{"start", "end", "type", "text", "confidence"}]}`.
 
-It holds all of a document; `identifier`, `database`, `fragments` (of a discontinuous entity), `parts` and `is_part` of
-an entity are optional, and so are `passages`, `sentences` and `relations` of a document:
+It holds all of a document; `identifier`, `identifier_score`, `database`, `fragments` (of a discontinuous entity),
+`parts` and `is_part` of an entity are optional, and so are `passages`, `sentences` and `relations` of a document:
 `{"type", "arguments": [{"entity": 0, "role"}, {"concept": "D1"}], "novel", "confidence"}`. Other keys are ignored, or
 kept on request, and so are relations of another shape. A document without `entities` that has spans under another key
 is unusable. Without `id` its line number is its id.
@@ -51,6 +51,7 @@ class _JsonEntity(Shape):
     database: str | None = None
     parts: tuple[str, ...] | None = None
     is_part: bool = False
+    identifier_score: float | None = Field(default=None, ge=0, le=1)
 
     def entity(self) -> Entity:
         start, end, fragments = joined(self.fragments or [(self.start, self.end)])
@@ -66,6 +67,7 @@ class _JsonEntity(Shape):
             self.database,
             self.parts or (),
             self.is_part,
+            self.identifier_score,
         )
 
 
@@ -188,7 +190,7 @@ def read_text_lines(path: Path, _: Reading = ANNOTATED) -> Iterator[Item]:
 DOCUMENT_KEYS = ("id", "text", "entities", "passages", "sentences")
 ENTITY_KEYS = (
     *("start", "end", "type", "text", "confidence", "identifier"),
-    *("fragments", "database", "parts", "is_part"),
+    *("fragments", "database", "parts", "is_part", "identifier_score"),
 )
 
 

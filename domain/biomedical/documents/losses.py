@@ -15,6 +15,7 @@ Counts = Counter[str]
 PARTS = {
     "confidence": "a confidence",
     "identifier": "an identifier",
+    "identifier_score": "the score of an identifier",
     "database": "a database of identifiers",
     "parts": "the names of individual mentions",
     "is_part": "the mark of an individual mention",

@@ -24,7 +24,7 @@ GROUP = "entities"
 ID = "id"
 """The key of the document's id in the user data of a `Doc`."""
 INSIDE_TOKEN = "an entity that begins or ends inside a token"
-LACKS = ("confidence", "database", "parts", "is_part", "passages", "fields")
+LACKS = ("identifier_score", "confidence", "database", "parts", "is_part", "passages", "fields")
 
 
 def _spacy() -> Any:

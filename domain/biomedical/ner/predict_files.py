@@ -19,6 +19,7 @@ from bertrelay.data.shards import ShardFiles, SpanReader, cut_spans
 from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError, plural
 from bertrelay.files import check_location
+from bertrelay.fingerprint import Digests, note_folder
 from bertrelay.inference.run_model import BLOCK_CHARACTERS, DIGITS, Scan, connect, open_run
 from bertrelay.privacy import check_page
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
@@ -90,6 +91,9 @@ def tag_file(
     source_format: FormatName | None = None,
     output_format: FormatName | None = None,
     keep: Sequence[str] = (),
+    link: str | Path | None = None,
+    link_types: Sequence[str] = (),
+    relate: str | Path | None = None,
     max_rejects: float = 0.01,
     with_text: bool = False,
     precision: str = "auto",
@@ -103,8 +107,9 @@ def tag_file(
 
     source_format, output_format: by the names of the files when None (docs/formats.md).
     keep: fields of JSONL that the output, which is JSONL, has too.
-    max_rejects, with_text, precision, batch_tokens: as in `TagOptions`. Documents that are left out are listed in
-        `OUTPUT.rejects.jsonl` and, if the output's format cannot hold them, in `OUTPUT.refused.jsonl`.
+    link, link_types, relate, max_rejects, with_text, precision, batch_tokens: as in `TagOptions`. Documents that are
+        left out are listed in `OUTPUT.rejects.jsonl` and, if the output's format cannot hold them, in
+        `OUTPUT.refused.jsonl`.
     cache: of models of the hub.
     process_group: each of several processes computes a part; they need torch.distributed, to synchronise, and one
         folder of `output`, on a disk that all of them read.
@@ -116,7 +121,9 @@ def tag_file(
     Raises RequestError, before anything is computed, for an unusable input or output, and WorkError if too many
     documents are left out.
     """
-    options, documents, output = settings_of(TagOptions, locals()), Path(documents), Path(output)
+    models = {name: None if path is None else str(path) for name, path in (("link", link), ("relate", relate))}
+    options = settings_of(TagOptions, {**locals(), **models})
+    documents, output = Path(documents), Path(output)
     written = checked_format(output, output_format, documents, with_text=options.with_text, overwrite=overwrite)
     _check_keep(keep, documents, source_format, written)
     rejects, refused = (
@@ -133,12 +140,23 @@ def tag_file(
         cache=cache,
         process_group=process_group,
         engine=engine,
+        decisive=_further_models(options),
     ) as run:
         reader = SpanReader(partial(read, Rejects(None, limit=1)), documents)
-        start = partial(_start, run.folder, written, run.precision, options.batch_tokens)
+        start = partial(_start, run.folder, written, run.precision, options)
         rate = run.fill(Work(reader.read, start, "tagging", "words")).rate
         entities = _assemble(run.shards, output, written, keep, refused) if run.is_main else {}
     return TaggedFile(run.scan.items, run.scan.size, entities, run.scan.rejected, refused.counts.total(), rate)
+
+
+def _further_models(options: TagOptions) -> dict[str, object]:
+    """The digests of linker and model of relations, on which the output depends as well; empty without them."""
+    decisive = dict[str, object]()
+    for name, path in (("link", options.link), ("relate", options.relate)):
+        if path is not None:
+            note_folder(Path(path))
+            decisive[name] = Digests().of_folder(Path(path))
+    return decisive | ({"link_types": options.link_types} if options.link_types else {})
 
 
 def _check_keep(keep: Sequence[str], source: Path, source_format: FormatName | None, output: WrittenName) -> None:
@@ -206,17 +224,27 @@ def _words(document: Document) -> int:
 
 
 def _start(
-    folder: Path, output: WrittenName, precision: ComputePrecision, batch_tokens: int | None
+    folder: Path, output: WrittenName, precision: ComputePrecision, options: TagOptions
 ) -> Compute[list[Document], Iterator[str]]:
-    """Loads the model. Raises RequestError if the format `output` cannot hold its types."""
+    """Loads the models. Raises RequestError if the format `output` cannot hold the tagger's types."""
+    from domain.biomedical.linking.predict import EntityLinker
     from domain.biomedical.ner.predict import EntityTagger
+    from domain.biomedical.relations.predict import RelationExtractor
 
-    tagger = EntityTagger.load(folder)
+    tagger, batch_tokens = EntityTagger.load(folder), options.batch_tokens
     _check_types(tagger.model.labels.types, output)
+    linker = EntityLinker.load(options.link) if options.link else None
+    extractor = RelationExtractor.load(options.relate) if options.relate else None
 
     def lines(blocks: Iterable[list[Document]], bar: Bar) -> Iterator[Iterator[str]]:
         for documents in blocks:
             tagged = tagger.tag_documents(documents, precision=precision, batch_tokens=batch_tokens)
+            if linker is not None:
+                tagged = linker.link_documents(
+                    tagged, types=options.link_types, precision=precision, batch_tokens=batch_tokens
+                )
+            if extractor is not None:
+                tagged = extractor.relate_documents(tagged, precision=precision, batch_tokens=batch_tokens)
             yield (jsonl_line(_rounded(document)) for document in tagged)
             bar.advance(sum(map(_words, documents)))
 
@@ -224,8 +252,16 @@ def _start(
 
 
 def _rounded(document: Document) -> Document:
-    rounded = (replace(entity, confidence=round(entity.confidence or 0.0, DIGITS)) for entity in document.entities)
-    return replace(document, entities=tuple(rounded))
+    entities = (
+        replace(
+            entity,
+            confidence=round(entity.confidence or 0.0, DIGITS),
+            identifier_score=None if entity.identifier_score is None else round(entity.identifier_score, DIGITS),
+        )
+        for entity in document.entities
+    )
+    relations = (replace(one, confidence=round(one.confidence or 0.0, DIGITS)) for one in document.relations)
+    return replace(document, entities=tuple(entities), relations=tuple(relations))
 
 
 def _assemble(

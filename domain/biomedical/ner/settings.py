@@ -123,6 +123,12 @@ class NerEvaluateSettings(Settings):
 class TagOptions(Settings):
     """Options of tagging documents."""
 
+    link: InputFile | None = None
+    """Linker that gives the entities their identifiers: a folder, or `@stage/model`."""
+    link_types: Annotated[list[str], UsedWith("link")] = []
+    """Types of entities that are linked; all when empty."""
+    relate: InputFile | None = None
+    """Model of `domain.relations` that adds the relations of the entities: a folder, or `@stage/model`."""
     max_rejects: MaxRejects = 0.01
     """Fraction of documents that may be unusable, and that the output format may be unable to hold."""
     with_text: Annotated[bool, RUN_ONLY] = False

@@ -1,0 +1,1 @@
+"""Relations between concepts or mentions of documents with entities: training, scoring, extraction."""
