@@ -5,13 +5,13 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Self, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from bertrelay.data.tables import Rejected
 from domain.biomedical.documents.document import Document, Entity
-from domain.biomedical.documents.formats import WrittenName, writer_of
+from domain.biomedical.documents.formats import writer_of
 from domain.biomedical.documents.html import entity_page
 from domain.biomedical.qa.data import Reply
 from domain.biomedical.qa.settings import CANDIDATES
@@ -25,8 +25,8 @@ from pipelines.serve.searching import ServedIndex
 NO_DEVICE = "For research only; this is no medical device."
 MOST_HITS = 1_000
 
-BIOC = '{"source": "BertRelay", "date": "", "key": "", "infons": {}, "documents": [%s]}'
-
+TextFormat = Literal["conll", "conll-iobes", "pubtator", "bioc", "bioc-xml", "brat", "jsonl", "html"]
+"""The formats that are text; spaCy's is not."""
 FilterValue = str | int | float | bool
 
 
@@ -62,7 +62,7 @@ class NerBody(Body):
     """A text, or several; the answer is in the form of the hub."""
     threshold: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Only entities of at least this confidence."""
-    format: WrittenName | None = None
+    format: TextFormat | None = None
     """Answer with a file of this format; of one text."""
 
     @model_validator(mode="after")
@@ -93,10 +93,9 @@ def _file_of(document: Document, body: NerBody) -> str:
     if body.format == "html":
         return entity_page([document], "Entities")
     try:
-        rendered = str(writer_of(cast(WrittenName, body.format)).rendered(document))
+        return writer_of(cast(TextFormat, body.format)).file_text(document)
     except Rejected as fault:
         raise Refusal(f"format: expected one that can hold {fault.reason}", param="format") from None
-    return BIOC % rendered if body.format == "bioc" else rendered
 
 
 def _likely(document: Document, threshold: float) -> list[Entity]:

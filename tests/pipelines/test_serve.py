@@ -405,7 +405,7 @@ def test_the_page_loads_nothing_from_elsewhere_and_its_policy_allows_its_script_
     assert (words["dim"], words["max_tokens"], words["dimensions"]) == (8, 16, [4, 8])
 
 
-@pytest.mark.parametrize("name", [name for name in WRITTEN if name not in ("html", "brat")])
+@pytest.mark.parametrize("name", [name for name in WRITTEN if name not in ("html", "brat", "spacy")])
 def test_entities_are_downloaded_in_every_format_as_files_have_them(client, tmp_path, name):
     content = client.post("/ner", json={"text": MENTION, "format": name}).json()["content"]
     (tmp_path / "file").write_text(content, encoding="utf-8")
@@ -415,6 +415,7 @@ def test_entities_are_downloaded_in_every_format_as_files_have_them(client, tmp_
         (row["text"], row["type"]) for row in expected["entities"]
     ]
     assert client.post("/ner", json={"text": ["a"], "format": name}).status_code == 400
+    assert client.post("/ner", json={"text": "a", "format": "spacy"}).status_code == 400  # no text
 
 
 def test_a_page_of_entities_escapes_its_text(client):

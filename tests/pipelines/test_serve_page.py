@@ -14,7 +14,7 @@ from typing import get_args
 
 import pytest
 
-from domain.biomedical.documents.formats import WrittenName
+from pipelines.serve.tasks import TextFormat
 
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -88,7 +88,7 @@ def test_every_tab_answers_in_a_browser(address, width, scheme):
         shown = entities.locator(".text")
         shown.evaluate("node => node.querySelectorAll('mark small').forEach(type => type.remove())")
         assert shown.inner_text() == MARKUP
-        for name in sorted({*get_args(WrittenName)} - {"brat"}):
+        for name in sorted({*get_args(TextFormat)} - {"brat"}):
             with page.expect_download() as download:
                 entities.get_by_role("button", name=name, exact=True).click()
             assert "BRCA1" in Path(download.value.path()).read_text("utf-8"), name
@@ -98,7 +98,7 @@ def test_every_tab_answers_in_a_browser(address, width, scheme):
             entities.get_by_role("button", name="brat", exact=True).click()
         assert saved == ["entities.ann", "entities.txt"]
         buttons = entities.locator(".row button").all_inner_texts()
-        assert sorted(buttons) == sorted(get_args(WrittenName))
+        assert sorted(buttons) == sorted(get_args(TextFormat))
         ranking = ask(page, "Ranking", query="a dog", documents="a dog barks\n<b>ein</b> hund")
         assert sorted(ranking.locator(".hit").all_inner_texts()) == ["<b>ein</b> hund", "a dog barks"]
         answer = ask(page, "Answers", question="Who had fever?", context=MARKUP)

@@ -465,13 +465,5 @@ def fit(document: Document, left_out: Counts) -> Document:
     return replace(document, entities=entities, relations=relations, passages=shown)
 
 
-WRITER = Writer(
-    render,
-    partial(
-        open_text_file,
-        head='{"source": "BertRelay", "date": "", "key": "", "infons": {}, "documents": [\n',
-        between=",\n",
-        tail="\n]}\n",
-    ),
-    fit,
-)
+HEAD, TAIL = '{"source": "BertRelay", "date": "", "key": "", "infons": {}, "documents": [\n', "\n]}\n"
+WRITER = Writer(render, partial(open_text_file, head=HEAD, between=",\n", tail=TAIL), fit, HEAD, TAIL)

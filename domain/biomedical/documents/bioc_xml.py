@@ -216,15 +216,9 @@ def _quoted(text: object) -> str:
     return quoteattr(str(text), {"\r": "&#13;", "\n": "&#10;", "\t": "&#9;"})
 
 
-WRITER = Writer(
-    render,
-    partial(
-        open_text_file,
-        head=(
-            '<?xml version="1.0" encoding="UTF-8"?>\n<!DOCTYPE collection SYSTEM "BioC.dtd">\n'
-            "<collection><source>BertRelay</source><date></date><key></key>\n"
-        ),
-        tail="</collection>\n",
-    ),
-    fit,
+HEAD = (
+    '<?xml version="1.0" encoding="UTF-8"?>\n<!DOCTYPE collection SYSTEM "BioC.dtd">\n'
+    "<collection><source>BertRelay</source><date></date><key></key>\n"
 )
+TAIL = "</collection>\n"
+WRITER = Writer(render, partial(open_text_file, head=HEAD, tail=TAIL), fit, HEAD, TAIL)

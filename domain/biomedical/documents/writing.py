@@ -48,11 +48,18 @@ class Writer(NamedTuple):
     opened: opens a new file of the format with `rendered`, and gives the function that appends a document.
     fit: gives a document without what the format cannot hold, which it adds to the counts; reading what was written
         of it gives it again.
+    head, tail: what a text file has before its documents and after them.
     """
 
     rendered: Callable[[Document], Any]
     opened: Callable[..., AbstractContextManager[Write]] = open_text_file
     fit: Callable[[Document, Counts], Document] = everything
+    head: str = ""
+    tail: str = ""
+
+    def file_text(self, document: Document) -> str:
+        """The text of a file with one document. Raises Rejected for one that the format cannot hold."""
+        return f"{self.head}{self.rendered(document)}{self.tail}"
 
 
 def append(document: Document, write: Callable[[Document], object], name: str, rejects: Rejects | None) -> None:
