@@ -42,7 +42,7 @@ environment: .venv/.environment ## build .venv with every extra: search, serve, 
 	@echo "Ready: .venv has every extra. To use it: . .venv/bin/activate"
 
 clean: ## remove .venv and caches; runs/ stays
-	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .hypothesis .ruff_cache
 
 # The levels hold one another, so a higher one stamps those below it too.
 .venv/.core: $(PINNED) | venv

@@ -1,13 +1,17 @@
 import gzip
 import json
-import random
 import sys
 import tracemalloc
 from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 from bioc import pubtator as bioc_pubtator
-from random_documents import ALPHABET, PLAIN, SUFFIXES, random_document
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from random_documents import ALPHABET, SUFFIXES
 from real_files import NER, with_ner
 
 from bertrelay.data.records import Rejects
@@ -18,9 +22,54 @@ from domain.biomedical.documents.formats import format_of, read_documents, write
 
 FILES = sorted(NER.glob("*/test.tsv"))
 
+SIGNS = st.sampled_from(ALPHABET) | st.characters(codec="utf-8")
+PLAIN_SIGNS = SIGNS.filter(lambda sign: not set(sign) & set("\0\t\r\n") and sign != "-DOCSTART-")
+
+tried = settings(
+    max_examples=60, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@st.composite
+def documents_of(draw, signs=SIGNS, discontinuous=True):
+    """Up to three documents with nested, overlapping and discontinuous entities, often at the borders of the text."""
+    documents = []
+    for number in range(draw(st.integers(0, 3))):
+        text = "".join(draw(st.lists(signs, max_size=20)))
+        borders = sorted({0, len(text), *draw(st.lists(st.integers(0, len(text)), max_size=4))})
+        spans, entities = list(combinations(borders, 2)), []  # none in an empty text
+        for start, end in draw(st.lists(st.sampled_from(spans), unique=True, max_size=6)) if spans else ():
+            fragments = ((start, start + 1), (end - 1, end)) if discontinuous and end - start > 2 else ()
+            confidence, identifier = draw(st.none() | st.floats(0, 1)), draw(st.sampled_from([None, "MESH:D1"]))
+            entities.append(Entity(start, end, draw(st.sampled_from("XY")), confidence, identifier, fragments))
+        documents.append(Document(f"d{number}", text, tuple(entities)))
+    return documents
+
+
+@st.composite
+def documents_of_words(draw):
+    """Up to three documents of tokens with strange characters; some of the tokens are entities."""
+    documents = []
+    for number in range(1, draw(st.integers(1, 4))):
+        text, sentences, entities = "", [], []
+        for tokens in draw(
+            st.lists(st.lists(st.lists(PLAIN_SIGNS, min_size=1, max_size=3), min_size=1, max_size=5), max_size=3)
+        ):
+            spans = []
+            for token in map("".join, tokens):
+                spans.append((len(text), len(text) + len(token)))
+                text += token + draw(st.sampled_from([" ", "", "\n"]))
+            sentences.append(tuple(spans))
+            first, last = sorted(draw(st.lists(st.integers(0, len(spans) - 1), min_size=2, max_size=2)))
+            if draw(st.booleans()):
+                entities.append(Entity(spans[first][0], spans[last][1], draw(st.sampled_from(["Disease", "a-b"]))))
+        documents.append(Document(f"documents-{number}", text, tuple(entities), sentences=tuple(sentences)))
+    return documents
+
 
 def round_trip(folder, name, documents, rejects=None):
-    path = folder / f"documents{SUFFIXES[name]}"
+    """The documents, written into a new file of the folder and read from it."""
+    path = Path(mkdtemp(dir=folder)) / f"documents{SUFFIXES[name]}"
     write_documents(path, documents, name, rejects, overwrite=True)
     assert format_of(path) == name
     return list(read_documents(path))
@@ -33,13 +82,17 @@ def bare(document):
 
 
 @pytest.mark.parametrize("name", ["jsonl", "bioc"])
-def test_json_holds_every_document_to_the_character(tmp_path, name):
-    draw = random.Random(4)
-    documents = [random_document(draw, f"d{number}") for number in range(300)]
-    if name == "jsonl":
-        tokens = (words_document(draw, str(number)) for number in range(20))
-        documents += [replace(document, passages=(Passage(0, len(document.text), "x"),)) for document in tokens]
+@tried
+@given(documents_of())
+def test_json_holds_every_document_to_the_character(name, tmp_path, documents):
     assert round_trip(tmp_path, name, documents) == documents
+
+
+@tried
+@given(documents_of_words())
+def test_jsonl_holds_passages_and_tokens(tmp_path, documents):
+    documents = [replace(document, passages=(Passage(0, len(document.text), "x"),)) for document in documents]
+    assert round_trip(tmp_path, "jsonl", documents) == documents
 
 
 def on_one_line(text, entity):
@@ -48,13 +101,16 @@ def on_one_line(text, entity):
     return replace(entity, fragments=()) if between.isspace() and set(between) & set("\r\n") else entity
 
 
-def test_brat_holds_every_text_to_the_character_and_refuses_entities_with_a_tab_or_outer_line_break(tmp_path):
-    draw = random.Random(5)
-    documents = [random_document(draw, f"d{number:03}") for number in range(200)]
+@tried
+@given(documents_of())
+def test_brat_holds_every_text_to_the_character_and_refuses_entities_with_a_tab_or_outer_line_break(
+    tmp_path, documents
+):
+    documents = [Document("a", "gout"), *documents]  # a folder is never empty
     with Rejects(None, limit=1) as rejects:
-        back = round_trip(tmp_path, "brat", documents, rejects)
-    assert set(rejects.counts) == {"an entity that no line can hold"}
-    held = [
+        copies = round_trip(tmp_path, "brat", documents, rejects)
+    assert set(rejects.counts) <= {"an entity that no line can hold"}
+    assert copies == [
         replace(document, entities=tuple(on_one_line(document.text, entity) for entity in document.entities))
         for document in documents
         if not any("\t" in entity.text for entity in document.entities)
@@ -63,30 +119,25 @@ def test_brat_holds_every_text_to_the_character_and_refuses_entities_with_a_tab_
         }
         & set("\r\n")
     ]
-    assert back == held
-    assert any(set("\r\n") & set(entity.text) for document in held for entity in document.entities)
-    assert 20 < len(held) < 190
-    for document in held:
-        assert (tmp_path / "documents" / f"{document.id}.txt").read_bytes() == document.text.encode()
+    for document in copies:
+        assert Path(document.file).with_suffix(".txt").read_bytes() == document.text.encode()
 
 
-def test_pubtator_holds_every_text_on_one_line_to_the_character(tmp_path):
-    draw, on_a_line = random.Random(6), [sign for sign in PLAIN if sign == "".join(sign.splitlines())]
-    documents = [random_document(draw, f"d{number}", on_a_line, broken=False) for number in range(200)]
+@tried
+@given(documents_of(PLAIN_SIGNS.filter(lambda sign: sign == "".join(sign.splitlines())), discontinuous=False))
+def test_pubtator_holds_every_text_on_one_line_to_the_character(tmp_path, documents):
     for copy, document in zip(round_trip(tmp_path, "pubtator", documents), documents, strict=True):
         plain = tuple(replace(entity, confidence=None) for entity in document.entities)
         assert replace(copy, passages=()) == replace(document, entities=plain)
 
 
-def test_pubtator_is_read_by_bioc_with_every_annotation_at_its_place(tmp_path):
+@tried
+@given(documents_of(SIGNS.filter(lambda sign: not set(sign) & set("\0\t|")), discontinuous=False))
+def test_pubtator_is_read_by_bioc_with_every_annotation_at_its_place(tmp_path, documents):
     """The package `bioc` has other rules for fields and lines."""
-    draw = random.Random(10)
-    alphabet = [sign for sign in ALPHABET if not set(sign) & set("\0\t|")]
-    documents = [random_document(draw, f"d{number}", alphabet, broken=False) for number in range(300)]
     documents = [document for document in documents if document.text.strip()]  # it skips the others
-    assert any(entity.identifier is None for document in documents for entity in document.entities)
     path = tmp_path / "documents.pubtator"
-    write_documents(path, documents)
+    write_documents(path, documents, overwrite=True)
     with path.open(encoding="utf-8", newline="") as file:
         theirs = list(bioc_pubtator.iterparse_s(file.read().splitlines()))
     assert [document.pmid for document in theirs] == [document.id for document in documents]
@@ -113,33 +164,15 @@ def test_line_breaks_become_spaces_of_equal_length_in_pubtator_and_are_counted(t
 
 
 @pytest.mark.parametrize("name", ["conll", "conll-iobes"])
-def test_conll_holds_the_words_and_entities_of_every_document(tmp_path, name):
-    draw = random.Random(7)
-    documents = [words_document(draw, f"documents-{number}") for number in range(1, 200)]
-    back = round_trip(tmp_path, name, documents)
-    for document, copy in zip(documents, back, strict=True):
+@tried
+@given(documents_of_words())
+def test_conll_holds_the_words_and_entities_of_every_document(name, tmp_path, documents):
+    copies = round_trip(tmp_path, name, documents)
+    for document, copy in zip(documents, copies, strict=True):
         tokens = [[copy.text[start:end] for start, end in sentence] for sentence in copy.sentences]
         assert tokens == [[document.text[start:end] for start, end in sentence] for sentence in document.sentences]
         assert offsets_of(copy) == offsets_of(document)
-    again = tmp_path / f"again{SUFFIXES[name]}"
-    write_documents(again, back, name)
-    assert again.read_bytes() == (tmp_path / f"documents{SUFFIXES[name]}").read_bytes()
-
-
-def words_document(draw, name):
-    """Tokens with strange characters; entities of some of them."""
-    text, sentences, entities = "", [], []
-    for _ in range(draw.randint(0, 3)):
-        spans = []
-        for _ in range(draw.randint(1, 6)):
-            token = "".join(draw.choices(PLAIN, k=draw.randint(1, 3)))
-            spans.append((len(text), len(text) + len(token)))
-            text += token + draw.choice([" ", "", "\n"])
-        sentences.append(tuple(spans))
-        first, last = sorted(draw.choices(range(len(spans)), k=2))
-        if draw.random() < 0.8:
-            entities.append(Entity(spans[first][0], spans[last][1], draw.choice(["Disease", "a-b"])))
-    return Document(name, text, tuple(entities), sentences=tuple(sentences))
+    assert round_trip(tmp_path, name, copies) == copies
 
 
 def offsets_of(document):
@@ -320,8 +353,7 @@ def test_bioc_memory_is_that_of_a_document_and_windows_have_any_size(tmp_path, m
     tracemalloc.stop()
     assert count == 200
     assert peak < 1_000_000
-    draw = random.Random(9)
-    documents = [random_document(draw, f"d{number}") for number in range(5)]
+    documents = [Document(f"d{start}", "".join(ALPHABET[start::5]), (Entity(0, 1, "X"),)) for start in range(5)]
     for size in (1, 7, 64):
         monkeypatch.setattr("domain.biomedical.documents.json_stream.SIZE", size)
         assert round_trip(tmp_path, "bioc", documents) == documents
