@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,15 @@ BELOW_BEST, STANDARD_ERRORS, ADMISSIONS, SECONDS = 0.05, 3, 2_000, 360
 MEAN_AUROC, WORST_AUROC = 0.83, 0.80
 
 
-def run_recipe(runs: Path, seed: int) -> dict[str, Any]:
-    """The metrics of the last stage, in a process of its own."""
-    command = [sys.executable, "-P", "-m", "pipelines", "run", RECIPE, "--runs", str(runs), "--set", f"seed={seed}"]
+def run_recipe(recipe: str, stage: str, runs: Path, values: Mapping[str, object]) -> dict[str, Any]:
+    """Runs a stage of the recipe `clinic`, or of a copy of its name, in a process of its own.
+
+    values: key to what replaces it. Returns the metrics of all stages.
+    """
+    command = [sys.executable, "-P", "-m", "pipelines", "run", recipe, "--runs", str(runs), "--only", stage]
+    command += [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
     subprocess.run(command, check=True, stdout=sys.stderr)
-    metrics: dict[str, Any] = json.loads((runs / RECIPE / METRICS).read_text(encoding="utf-8"))[STAGE]
+    metrics: dict[str, Any] = json.loads((runs / RECIPE / METRICS).read_text(encoding="utf-8"))
     return metrics
 
 
@@ -66,7 +70,8 @@ def seed_claims(aurocs: Sequence[float]) -> list[Claim]:
 def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     judged, runs = [], []
     for seed in options.seeds:
-        metrics, seconds = timed(run_recipe, options.scratch / str(seed), seed)
+        metrics, seconds = timed(run_recipe, RECIPE, STAGE, options.scratch / str(seed), {"seed": seed})
+        metrics = metrics[STAGE]
         print(f"seed {seed}, {seconds:.0f} s")
         for name in [f"{metric}{reader}" for reader in ("", "/tfidf", "/note_length") for metric in ("auroc", "auprc")]:
             print(f"{name:18} {metrics[name]:.4f} ({metrics[f'{name}_low']:.4f}–{metrics[f'{name}_high']:.4f})")

@@ -1,19 +1,19 @@
-"""Encoding beside sentence-transformers: sentences a second, and how near the vectors stay to fp32.
+"""Encoding beside sentence-transformers: sentences a second, one query's milliseconds, and the distance to fp32.
 
 Claims, on a CPU that computes in bf16: at least 4 × its default and 1.5 × its fastest variant, at a smallest cosine of
 0.9999 to its fp32 vectors, and 55 % of the machine's bf16 matrix rate; forced to fp32 at least 1.4 × its default. With
 --no-bf16, as on a laptop without: in fp32 at least 1.2 × its ONNX variants at a smallest cosine of 0.99999, and 1.5 ×
-its default; in int8 at least 1.2 × its ONNX int8, at a smallest cosine not below its own. With --device cuda: at least
-3 × its default and 1.3 × its fastest variant.
+its default; in int8 at least 1.2 × its fastest int8, at a smallest cosine not below its own. With --device cuda: at
+least 3 × its default and 1.3 × its fastest variant.
 
     python -m benchmarks.encode --data DIR                 about 10 minutes on 2 cores, after the first run
     python -m benchmarks.encode --data DIR --no-bf16
     python -m benchmarks.encode --data DIR --peers bf16 onnx-int8 --sentences 2000 --rounds 2
 
 All encode the same distinct sentences of the STS benchmark with all-MiniLM-L6-v2; a time is one call of `encode`,
-tokenizing included. Every variant of the peer but its default gets its fastest batch size of 16 to 256, on a GPU of
-128 to 2048. The ONNX variants (fp32, optimized, int8) run in an environment of their own below --environments,
-installed by the first run.
+tokenizing included. p50 and p95 are milliseconds of a call with one sentence, while no other contender works. Every
+variant of the peer but its default gets its fastest batch size of 16 to 256, on a GPU of 128 to 2048. Its ONNX variants
+(fp32, optimized, int8) run in an environment of their own below --environments, installed by the first run.
 Without bf16 oneDNN and MKL are held to AVX2 for all, and BertRelay also computes the graphs that it exports.
 
 The share of the matrix rate is the work of the network's matrix products on real tokens, without padding, in
@@ -45,6 +45,7 @@ from benchmarks.harness import (
     Work,
     at_least,
     in_turns,
+    latencies,
     main,
     print_results,
     timed,
@@ -67,6 +68,9 @@ DEFAULT, RATE = "default", "matrix rate"
 OF_OURS = [*PRECISIONS, *GRAPHS]
 TUNED = ["bf16", "autocast", "onnx", "onnx-o3", "onnx-int8"]
 """The peer with its weights in bf16, under autocast, and exported: in fp32, optimized, in int8."""
+EXPORTED = ("onnx", "openvino")
+"""Beginnings of the names of exported contenders, which are those of their environments."""
+QUERIES = 200
 
 
 def prepare(model: str, scratch: str, variant: str) -> Work:
@@ -77,7 +81,8 @@ def prepare(model: str, scratch: str, variant: str) -> Work:
     def work(batch_size: int, number: int | None) -> Answer:  # noqa: ARG001
         vectors, seconds = timed(lambda: encoder.encode(sentences, precision=precision))
         np.save(Path(scratch, f"{variant}.npy"), vectors)
-        return {"seconds": seconds, "batch_size": "by tokens"}
+        answer = {"seconds": seconds, "batch_size": "by tokens"}
+        return answer | latencies(lambda query: encoder.encode([query], precision=precision), sentences[:QUERIES])
 
     return work
 
@@ -91,6 +96,7 @@ def operations(lengths: NDArray[np.int64], network: PreTrainedConfig) -> float:
 
 
 def contender(name: str, sizes: Sequence[int], model: str, scratch: Path, **python: Path) -> Contender:
+    """python: that of another environment."""
     function = f"benchmarks.{'encode' if name in OF_OURS else 'encode_peer'}:prepare"
     return Contender(function, sizes, **python, model=model, scratch=str(scratch), variant=name)
 
@@ -98,10 +104,10 @@ def contender(name: str, sizes: Sequence[int], model: str, scratch: Path, **pyth
 def compete(options: Namespace) -> dict[str, Result]:
     """The result of each contender, and the matrix rate in each round."""
     works: dict[str, Any] = {} if options.no_bf16 else {RATE: lambda _: {RATE: matrix_rate()}}
-    onnx = [name for name in options.peers if name.startswith("onnx")]
-    names = [OURS_FP32, *GRAPHS, *onnx] if options.no_bf16 else [OURS, OURS_FP32, *options.peers]
+    exported = [name for name in options.peers if name.startswith(EXPORTED)]
+    names = [OURS_FP32, *GRAPHS, *exported] if options.no_bf16 else [OURS, OURS_FP32, *options.peers]
     for name in [DEFAULT, *names]:
-        python = {"python": environment(options.environments, "onnx")} if name.startswith("onnx") else {}
+        python = {"python": environment(options.environments, name.partition("-")[0])} if name in exported else {}
         sizes = BATCH_SIZES[options.device] if name in options.peers else [32]
         works[name] = contender(name, sizes, str(ModelSource.parse(options.model)), options.scratch, **python)
     return in_turns(works, options.rounds)
@@ -131,7 +137,7 @@ def claims(results: dict[str, Result], cosine: float, share: Spread, device: str
 def claims_without_bf16(results: dict[str, Result], cosines: dict[str, float]) -> list[Claim]:
     """cosines: the smallest of each contender's vectors to the peer's in fp32."""
     ours, theirs = fastest(results, [OURS_FP32, "ours-onnx"]), fastest(results, ["onnx", "onnx-o3"])
-    int8, peer = results["ours-int8"], results["onnx-int8"]
+    int8, peer = results["ours-int8"], fastest(results, ["onnx-int8", "openvino-int8"])
     cosine, found = cosines[ours.name], f"{cosines[int8.name]:.6f} of {cosines[peer.name]:.6f}"
     return [
         at_least(OF_ONNX, f"as fast in fp32 ({ours.name}) as its best ({theirs.name})", ours.speed_over(theirs)),
@@ -141,7 +147,7 @@ def claims_without_bf16(results: dict[str, Result], cosines: dict[str, float]) -
             cosine >= SMALLEST_COSINE_OF_FP32,
         ),
         at_least(OF_DEFAULT_WITHOUT_BF16, "as fast in fp32 as its default", ours.speed_over(results[DEFAULT])),
-        at_least(OF_ONNX, "as fast in int8 as its int8", int8.speed_over(peer)),
+        at_least(OF_ONNX, f"as fast in int8 as its int8 ({peer.name})", int8.speed_over(peer)),
         Claim("smallest cosine in int8 not below its own", found, cosines[int8.name] >= cosines[peer.name]),
     ]
 
@@ -158,7 +164,7 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
             sys.exit("--no-bf16: expected --device cpu and --peers with onnx and onnx-int8, found others")
         os.environ |= AVX2  # of the contenders, whose processes start later
     if options.device == "cuda":
-        options.peers = [name for name in options.peers if not name.startswith("onnx")]  # they are for CPUs
+        options.peers = [name for name in options.peers if not name.startswith(EXPORTED)]  # they are for CPUs
     sentences = sentences_of(options.data, STSB, options.sentences, options.seed)
     encoder = SentenceEncoder.load(options.model)
     for name, precision in GRAPHS.items() if options.no_bf16 else ():
@@ -173,7 +179,8 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     vectors = {name: np.load(options.scratch / f"{name}.npy") for name in results}
     cosines = {name: smallest_cosine(rows, vectors[DEFAULT]) for name, rows in vectors.items()}
     counts = {"sentences": len(sentences), "tokens": tokens}
-    print_results(results, counts, {"smallest cosine": lambda result: f"{cosines[result.name]:.6f}"})
+    columns = {f"{name} ms": lambda result, name=name: result.spread(name) for name in ("p50", "p95")}
+    print_results(results, counts, {**columns, "smallest cosine": lambda result: f"{cosines[result.name]:.6f}"})
     if options.no_bf16:
         return claims_without_bf16(results, cosines), {"contenders": results, "cosines": cosines}
     share = Spread.of_ratios([work / seconds for seconds in results[OURS].values()], rates)

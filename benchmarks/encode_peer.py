@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.harness import Answer, Work, timed
+from benchmarks.harness import Answer, Work, latencies, timed
 
-TRIED_ON = 2_000
+TRIED_ON, QUERIES, CALIBRATED_ON = 2_000, 200, 300
 CPU = {"provider": "CPUExecutionProvider"}
 
 
@@ -49,8 +49,9 @@ def prepare(model: str, scratch: str, variant: str, ids: bool = False) -> Work:
         given = sentences[:TRIED_ON] if number is None else sentences
         with torch.autocast(loaded.device.type, torch.bfloat16, enabled=variant == "autocast"):
             vectors, seconds = timed(lambda: loaded.encode(given, batch_size=batch_size, show_progress_bar=False))
+            single = latencies(lambda query: loaded.encode([query], show_progress_bar=False), given[:QUERIES])
         np.save(Path(scratch, f"{variant}.npy"), vectors)
-        answer = {"seconds": seconds, "versions": versions}
+        answer = {"seconds": seconds, "versions": versions, **single}
         if ids:
             answer["ids"] = [loaded.tokenize([sentence])["input_ids"][0].tolist() for sentence in given]
         return answer
@@ -64,14 +65,16 @@ def read_sentences(scratch: str) -> list[str]:
 
 
 def load(variant: str, model: str, scratch: Path) -> Any:
-    """`default` and `autocast` are the model as it comes, `bf16` has its weights in bf16, the others are ONNX."""
+    """`default` and `autocast` are the model as it comes, `bf16` has its weights in bf16, the others are graphs."""
     import sentence_transformers
     from sentence_transformers import SentenceTransformer
 
-    if not variant.startswith("onnx"):
+    if not variant.startswith(("onnx", "openvino")):
         loaded = SentenceTransformer(model)
         return loaded.bfloat16() if variant == "bf16" else loaded
     shutil.copytree(model, scratch)  # the export writes beside what it reads
+    if variant == "openvino-int8":
+        return load_openvino(scratch)
     SentenceTransformer(str(scratch), backend="onnx", device="cpu", model_kwargs=CPU).save_pretrained(
         str(scratch), create_model_card=False
     )
@@ -94,3 +97,27 @@ def open_onnx(folder: Path, file: str) -> Any:
     options.intra_op_num_threads = torch.get_num_threads()
     arguments = {**CPU, "file_name": f"onnx/{file}", "session_options": options}
     return SentenceTransformer(str(folder), backend="onnx", device="cpu", model_kwargs=arguments)
+
+
+def load_openvino(folder: Path) -> Any:
+    """The model in static int8, calibrated on the first sentences, as its documentation does it."""
+    from optimum.intel import OVQuantizationConfig
+    from sentence_transformers import SentenceTransformer, export_static_quantized_openvino_model
+
+    rows = ({"text": sentence} for sentence in read_sentences(str(folder.parent))[:CALIBRATED_ON])
+    (folder / "calibration").mkdir()
+    (folder / "calibration/train.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    exported = SentenceTransformer(str(folder), backend="openvino", device="cpu")
+    exported.save_pretrained(str(folder), create_model_card=False)
+    export_static_quantized_openvino_model(
+        exported,
+        OVQuantizationConfig(num_samples=CALIBRATED_ON),
+        str(folder),
+        dataset_name=str(folder / "calibration"),
+        dataset_config_name="default",
+        dataset_split="train",
+        column_name="text",
+    )
+    settings = {"INFERENCE_NUM_THREADS": str(torch.get_num_threads())}
+    arguments = {"file_name": "openvino_model_qint8_quantized.xml", "ov_config": settings}
+    return SentenceTransformer(str(folder), backend="openvino", device="cpu", model_kwargs=arguments)

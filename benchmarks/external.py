@@ -9,13 +9,9 @@ half is 1 ± 0.1.
 The other hospital has another seed, and urgent admissions count as planned there, so that fewer are readmissions.
 """
 
-import json
-import subprocess
-import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,10 +20,10 @@ from scipy.special import logit
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
+from benchmarks.clinic import RECIPE, run_recipe
 from benchmarks.harness import Claim, main
-from pipelines.run.store import METRICS
 
-RECIPE, STAGE = "clinic", "external"
+STAGE = "external"
 OTHER = """
 [other]
 uses = "samples.hospital"
@@ -52,19 +48,6 @@ cohort = "@other_cohort"
 EQUAL, BESIDE_1 = 1e-9, 0.1
 
 
-def run_recipe(folder: Path, options: Namespace) -> dict[str, Any]:
-    """The metrics of all stages, in a process of its own."""
-    recipe, runs = folder / "external.toml", folder / "runs"
-    recipe.write_text((files("pipelines") / f"recipes/{RECIPE}.toml").read_text("utf-8") + OTHER, encoding="utf-8")
-    values = {"hospital.subjects": options.subjects, "readmission.epochs": options.epochs}
-    values |= {"other.subjects": options.others, "other.seed": options.seed}
-    command = [sys.executable, "-P", "-m", "pipelines", "run", str(recipe), "--runs", str(runs), "--only", STAGE]
-    command += [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
-    subprocess.run(command, check=True, stdout=sys.stderr)
-    metrics: dict[str, Any] = json.loads((runs / RECIPE / METRICS).read_text(encoding="utf-8"))
-    return metrics
-
-
 def expected_metrics(test: pd.DataFrame) -> Iterator[tuple[str, float]]:
     """The metrics of scikit-learn, by the names of ours; test: the scores of the test part."""
     outcomes = test["readmitted"].to_numpy()
@@ -78,7 +61,11 @@ def expected_metrics(test: pd.DataFrame) -> Iterator[tuple[str, float]]:
 
 
 def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
-    metrics = run_recipe(options.scratch, options)
+    recipe = options.scratch / "external.toml"
+    recipe.write_text((files("pipelines") / f"recipes/{RECIPE}.toml").read_text("utf-8") + OTHER, encoding="utf-8")
+    values = {"hospital.subjects": options.subjects, "readmission.epochs": options.epochs}
+    values |= {"other.subjects": options.others, "other.seed": options.seed}
+    metrics = run_recipe(str(recipe), STAGE, options.scratch / "runs", values)
     home, there = metrics["readmission"], metrics[STAGE]
     scores = pd.read_parquet(options.scratch / f"runs/{RECIPE}/{STAGE}/latest/scores.parquet")
     expected = dict(expected_metrics(scores[scores["split"] == "test"]))

@@ -39,7 +39,7 @@ TRAINING = 0.6
 BENCHMARKS = {
     "encode": ("encode", "--rounds", "3", "--peers", "autocast"),
     "ner": ("ner", "--seeds", "1"),
-    "pretraining": ("pretraining", "--seeds", "1", "--contenders", "ours", "peer"),
+    "pretraining": ("pretraining", "--seeds", "1"),
     "distill": ("distill", "--rounds", "1", "--rows", "9000"),
     "encode-base": ("encode", "--rounds", "2", "--peers", "autocast", "--sentences", "4000", "--model", "{base}"),
 }
@@ -114,7 +114,7 @@ def print_table(results: dict[str, dict[str, Any]]) -> None:
     for part, result in results.items():
         print(f"{part:12} {result['seconds']:5.0f} s  {result['status']}")
         for claim in result.get("claims", []):
-            print(f"{'':12} {claim['text']}: {claim['found']}, {'yes' if claim['holds'] else 'no'}")
+            print(f"{'':12} {claim['text']}: {claim['measured']}, {'yes' if claim['holds'] else 'no'}")
 
 
 if __name__ == "__main__":

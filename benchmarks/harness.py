@@ -127,6 +127,12 @@ def in_fresh_process(function: Callable[..., T], *arguments: Any) -> T:
         return pool.submit(function, *arguments).result()
 
 
+def latencies(function: Callable[[Any], object], queries: Sequence[Any]) -> Answer:
+    """Median and 95th percentile of the milliseconds of a call, one query in each."""
+    milliseconds = [1e3 * timed(function, query)[1] for query in queries]
+    return {"p50": statistics.median(milliseconds), "p95": statistics.quantiles(milliseconds, n=20)[-1]}
+
+
 def timed(function: Callable[..., T], *arguments: Any) -> tuple[T, float]:
     """The result, and the seconds until it is there, on a GPU too."""
     import torch

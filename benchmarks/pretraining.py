@@ -8,8 +8,7 @@ DataCollatorForLanguageModeling or below it, at 1.5 times its tokens a second.
     python -m benchmarks.pretraining --data DIR --documents 60 --seeds 1        to try it out
 
 Abstracts and articles are packed into sequences of up to 128 tokens. One scorer, the same held-out documents and masks.
-The peer has its own defaults for all else. A time is that of the training steps. `ours-nsp` trains next sentences as
-well, and is in no claim.
+The peer has its own defaults for all else. A time is that of the training steps.
 """
 
 import shutil
@@ -34,7 +33,7 @@ from domain.pretraining.settings import PretrainSettings
 from domain.pretraining.train import SEED, HeldOut, draw_items, run
 
 TEXTS = ["text/pubmed-abstracts.jsonl.gz", "text/covid-articles.jsonl.gz"]
-PEER, WITH_NSP, RATE = "peer", "ours-nsp", "tokens_per_second"
+PEER, RATE = "peer", "tokens_per_second"
 SETTINGS: dict[str, Any] = {
     "max_tokens": 128,
     "batch_items": 16,
@@ -42,19 +41,19 @@ SETTINGS: dict[str, Any] = {
     "precision": "bf16",
     "keep": "last",
     "held_out_share": 0.1,
+    "objectives": ["mlm"],
 }
 
 
 def train(options: Namespace, name: str, seed: int, folder: Path) -> Answer:
-    """From all-MiniLM-L6-v2 with fresh heads, the same for all contenders of a seed."""
+    """Trains from all-MiniLM-L6-v2 with a fresh head, the same for both contenders of a seed."""
     documents = [{"path": str(trainer.beginning(options.data / text, options.documents, folder))} for text in TEXTS]
     given = {**SETTINGS, "documents": documents, "seed": seed, "epochs": options.epochs}
-    heads = PretrainSettings.model_validate({**given, "base": MINILM, "objectives": ["mlm", "nsp"]})
-    network, tokenizer = start_network(heads, Cache(folder / "cache"))
+    head = PretrainSettings.model_validate({**given, "base": MINILM})
+    network, tokenizer = start_network(head, Cache(folder / "cache"))
     save_network(network, tokenizer, folder / "start")
 
-    objectives = ["mlm", "nsp"] if name == WITH_NSP else ["mlm"]
-    settings = PretrainSettings.model_validate({**given, "base": str(folder / "start"), "objectives": objectives})
+    settings = PretrainSettings.model_validate({**given, "base": str(folder / "start")})
     corpus = build_corpus(
         settings.documents, tokenizer, Cache(folder / "cache"), Digests(None), settings.held_out_share
     )
@@ -68,7 +67,7 @@ def train(options: Namespace, name: str, seed: int, folder: Path) -> Answer:
     else:
         seconds = cast(float, run(settings, StageContext(folder, Cache(folder / "cache")))["train_seconds"])
 
-    tested = PretrainSettings.model_validate({**given, "base": str(folder / "model"), "objectives": ["mlm"], "seed": 0})
+    tested = PretrainSettings.model_validate({**given, "base": str(folder / "model"), "seed": 0})
     items = draw_items(Text(corpus, corpus.held_out), tested, SEED, 0)
     trained = Pretraining(start_network(tested, Cache(folder / "cache"))[0], ["mlm"])
     metrics = HeldOut(items, sequences, tested, ComputePrecision(tested.precision)).metrics(trained)
@@ -94,5 +93,4 @@ def claims(results: trainer.Results) -> list[Claim]:
 
 if __name__ == "__main__":
     measure = partial(trainer.train_in_turns, train, claims, ["mlm_loss", RATE])
-    names = [OURS, PEER, WITH_NSP]
-    main(measure, __doc__, *TEXTS, seeds=[1, 2, 3], contenders=names, epochs=1, documents=int)
+    main(measure, __doc__, *TEXTS, seeds=[1, 2, 3], contenders=[OURS, PEER], epochs=1, documents=int)

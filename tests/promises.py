@@ -36,8 +36,7 @@ tests' marks.
 
 
 END = """
-`make slow` runs the slow ones. `python -m benchmarks.fuzz` tries thousands of malformed models, recipes, tables and
-inputs. [benchmarks.md](benchmarks.md) has its results.
+`make slow` runs the slow ones. [benchmarks.md](benchmarks.md) has what was measured.
 """
 
 

@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 
 from benchmarks import harness
-from benchmarks.harness import Contender, Result, Spread, at_least, in_turns, machine, main, print_results
+from benchmarks.harness import (
+    Contender,
+    Result,
+    Spread,
+    at_least,
+    in_turns,
+    latencies,
+    machine,
+    main,
+    print_results,
+)
 from benchmarks.machine import memories
 
 
@@ -45,6 +55,13 @@ def test_ratios_are_taken_round_by_round_and_shown_beside_each_contender(capsys)
     print_results(results, {"words": 40}, {"name": lambda result: result.name.upper()})
     peer = capsys.readouterr().out.splitlines()[2].split()
     assert peer == ["peer", "5.0", "(1.3–20.0)", "PEER", "3.00", "(2.00–4.00)"]
+
+
+def test_latencies_are_the_median_and_the_95th_percentile_of_single_calls(monkeypatch):
+    monkeypatch.setattr(harness, "timed", lambda function, query: (function(query), query / 1e3))
+    queries = []
+    milliseconds = latencies(queries.append, [*range(1, 100)])
+    assert milliseconds == {"p50": 50.0, "p95": pytest.approx(95.0)} and queries == [*range(1, 100)]
 
 
 def test_every_other_round_runs_backwards(monkeypatch):
