@@ -13,7 +13,8 @@ least 3 × its default and 1.3 × its fastest variant.
 All encode the same distinct sentences of the STS benchmark with all-MiniLM-L6-v2; a time is one call of `encode`,
 tokenizing included. p50 and p95 are milliseconds of a call with one sentence, while no other contender works. Every
 variant of the peer but its default gets its fastest batch size of 16 to 256, on a GPU of 128 to 2048. Its ONNX variants
-(fp32, optimized, int8) run in an environment of their own below --environments, installed by the first run.
+(fp32, optimized, int8) and OpenVINO in static int8, calibrated on 300 of the sentences, run in environments of their
+own below --environments, installed by the first run.
 Without bf16 oneDNN and MKL are held to AVX2 for all, and BertRelay also computes the graphs that it exports.
 
 The share of the matrix rate is the work of the network's matrix products on real tokens, without padding, in
@@ -66,7 +67,7 @@ GRAPHS: dict[str, GraphPrecision] = {"ours-onnx": "fp32", "ours-int8": "int8"}
 """The graphs that BertRelay exports, by contender."""
 DEFAULT, RATE = "default", "matrix rate"
 OF_OURS = [*PRECISIONS, *GRAPHS]
-TUNED = ["bf16", "autocast", "onnx", "onnx-o3", "onnx-int8"]
+TUNED = ["bf16", "autocast", "onnx", "onnx-o3", "onnx-int8", "openvino-int8"]
 """The peer with its weights in bf16, under autocast, and exported: in fp32, optimized, in int8."""
 EXPORTED = ("onnx", "openvino")
 """Beginnings of the names of exported contenders, which are those of their environments."""

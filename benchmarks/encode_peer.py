@@ -33,6 +33,8 @@ def environment(folder: Path, name: str) -> Path:
     (folder / ".gitignore").write_text("*\n")
     subprocess.run([sys.executable, "-m", "venv", "--clear", folder / name], check=True)
     subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
+    # Exporters want torchvision, which may not fit the build of torch, and then nothing is imported.
+    subprocess.run([python, "-m", "pip", "uninstall", "--quiet", "--yes", "torchvision"], check=True)
     return python
 
 
@@ -119,5 +121,5 @@ def load_openvino(folder: Path) -> Any:
         column_name="text",
     )
     settings = {"INFERENCE_NUM_THREADS": str(torch.get_num_threads())}
-    arguments = {"file_name": "openvino_model_qint8_quantized.xml", "ov_config": settings}
+    arguments = {"file_name": "openvino/openvino_model_qint8_quantized.xml", "ov_config": settings}
     return SentenceTransformer(str(folder), backend="openvino", device="cpu", model_kwargs=arguments)
