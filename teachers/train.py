@@ -114,6 +114,7 @@ def run(settings: TrainSettings, context: StageContext) -> Metrics:
     encoder = start_encoder(settings, data.train.sentences, context)
     teacher, metrics = learn(encoder, data, settings, context)
     if context.process_group.is_main:
+        encoder.matryoshka_dimensions = tuple(settings.dimensions)
         encoder.save(context.output / "model")
         if teacher.head is not None:
             save_head(teacher.head, data.classes, settings.concatenation, context.output / "head")

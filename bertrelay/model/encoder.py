@@ -34,6 +34,7 @@ from bertrelay.model.layout import Layout, Prompts, in_folder_order, write_layou
 from bertrelay.model.network import freeze_pooler, load_text_network, longest_input, position_limit, save_network
 from bertrelay.model.pooling import Pooling, Projection, load_projection, projection_of, projections_of
 from bertrelay.model.tokenizer import load_tokenizer, pad_id_of, shortened, truncating
+from bertrelay.progress import log
 from bertrelay.settings import Metric
 
 UNUSED_CONFIG = {"transformers_version", "_name_or_path", "dtype", "architectures"}
@@ -59,6 +60,7 @@ class EncoderParts(TypedDict, total=False):
     similarity_fn_name: str | Enum | None
     truncate_dim: int | None
     spaces: Sequence[str]
+    matryoshka_dimensions: Sequence[int]
 
 
 class EncodeArguments(TypedDict, total=False):
@@ -88,12 +90,14 @@ class SentenceEncoder(nn.Module):
     truncate_dim: number of first dimensions that a vector keeps.
     spaces: digests of other encoders whose indexes this one can search: for a student its teacher and the teacher's
         spaces; for a trimmed encoder the whole one.
+    matryoshka_dimensions: numbers of first dimensions that training compared beside whole vectors.
     """
 
     _prompts = Prompts()
     _similarity: Metric
     _truncate_dim: int | None = None
     _counted_prompt: tuple[str, int, int] = ("", 0, 0)
+    _warned_cuts: frozenset[int] = frozenset()
 
     def __init__(
         self,
@@ -109,12 +113,14 @@ class SentenceEncoder(nn.Module):
         similarity_fn_name: str | Enum | None = None,
         truncate_dim: int | None = None,
         spaces: Sequence[str] = (),
+        matryoshka_dimensions: Sequence[int] = (),
     ) -> None:
         super().__init__()
         if isinstance(backbone, str | os.PathLike):
             parts: dict[str, object] = {"tokenizer": tokenizer, "projection": projection, "normalize": normalize}
             parts |= {"pooling": pooling != ("mean",), "max_tokens": max_tokens, "prompts": prompts}
             parts |= {"similarity_fn_name": similarity_fn_name, "truncate_dim": truncate_dim, "spaces": spaces}
+            parts |= {"matryoshka_dimensions": matryoshka_dimensions}
             if extra := [name for name, part in parts.items() if part]:
                 raise RequestError(f"{', '.join(extra)}: the model in {backbone} has its own; set them after loading")
             device, read = as_device(device), read_parts(ModelFolder.find(backbone))
@@ -132,6 +138,7 @@ class SentenceEncoder(nn.Module):
         self.truncate_dim = truncate_dim
         self.similarity_fn_name = similarity_fn_name
         self.spaces = tuple(spaces)
+        self.matryoshka_dimensions = tuple(matryoshka_dimensions)
         self.pad_id = pad_id_of(backbone, tokenizer)
         self.max_tokens = max_tokens or min(tokenizer.model_max_length, longest_input(backbone) or UNLIMITED)
         freeze_pooler(backbone)
@@ -204,7 +211,10 @@ class SentenceEncoder(nn.Module):
     save_pretrained = save  # its name in sentence-transformers
 
     def with_parts(self, **parts: Unpack[EncoderParts]) -> "SentenceEncoder":
-        """A new encoder of `parts` and, for the rest, of this one's, which both then share; `spaces` are not copied."""
+        """A new encoder of `parts` and, for the rest, of this one's, which both then share.
+
+        `spaces` and `matryoshka_dimensions` are not copied.
+        """
         names = ("backbone", "tokenizer", "pooling", "projection", "normalize", "max_tokens", "prompts")
         shared = {name: getattr(self, name) for name in (*names, "similarity_fn_name", "truncate_dim")}
         return SentenceEncoder(**(shared | cast(dict[str, Any], parts)))
@@ -223,6 +233,7 @@ class SentenceEncoder(nn.Module):
             similarity=self.similarity_fn_name,
             truncate_dim=self.truncate_dim,
             spaces=self.spaces,
+            matryoshka_dimensions=self.matryoshka_dimensions,
         )
 
     @property
@@ -233,9 +244,12 @@ class SentenceEncoder(nn.Module):
     @property
     def dim(self) -> int:
         """The number of dimensions of a vector."""
+        return min(self._whole_dim, self.truncate_dim or self._whole_dim)
+
+    @property
+    def _whole_dim(self) -> int:
         projections = projections_of(self.projection)
-        whole = projections[-1].linear.out_features if projections else self.pooled_dim
-        return min(whole, self.truncate_dim or whole)
+        return projections[-1].linear.out_features if projections else self.pooled_dim
 
     def get_embedding_dimension(self) -> int:
         return self.dim
@@ -371,10 +385,12 @@ class SentenceEncoder(nn.Module):
             tensors, and for one string a tensor.
         device: a device other than the encoder's, on which a copy made for this call computes.
         normalize_embeddings: scale vectors to length 1.
-        truncate_dim: keep only the first dimensions, before the scaling.
+        truncate_dim: keep only the first dimensions, before the scaling. Warns of a number that is not among
+            `matryoshka_dimensions`.
         Raises RequestError for anything but sentences, such as a mapping or a data frame.
         """
         check_count("truncate_dim", truncate_dim)
+        self._warn_of_cut(truncate_dim or self.truncate_dim)
         vectors = encode(
             self if device is None else self._on(as_device(device)),
             sentences,
@@ -394,6 +410,18 @@ class SentenceEncoder(nn.Module):
         if convert_to_numpy:
             return vectors
         return torch.from_numpy(vectors) if isinstance(sentences, str) else list(torch.from_numpy(vectors))
+
+    def _warn_of_cut(self, dimensions: int | None) -> None:
+        """Warns once of vectors that are cut to a number of dimensions without a record of training for it."""
+        trained = {*self.matryoshka_dimensions, *self._warned_cuts}
+        if dimensions is None or dimensions >= self._whole_dim or dimensions in trained:
+            return
+        self._warned_cuts |= {dimensions}
+        sizes = ", ".join(map(str, self.matryoshka_dimensions)) or "none"
+        log(
+            f"warning: vectors are cut to {dimensions} of {self._whole_dim} dimensions. The model records no training "
+            f"for that (matryoshka_dimensions: {sizes}), so they may be much worse than whole vectors"
+        )
 
     def _on(self, device: torch.device) -> "SentenceEncoder":
         """Gives this encoder if it is on `device`, else a copy there. Raises RequestError for a graph elsewhere."""
@@ -493,6 +521,7 @@ def read_parts(folder: ModelFolder, backend: Backend | None = None, *, is_base: 
         "similarity_fn_name": layout.similarity,
         "truncate_dim": layout.truncate_dim,
         "spaces": layout.spaces,
+        "matryoshka_dimensions": layout.matryoshka_dimensions,
     }
 
 

@@ -108,6 +108,7 @@ class Layout:
     max_tokens: the longest input, special tokens included; None when only the tokenizer has it.
     truncate_dim: number of first dimensions that a vector keeps; all when None.
     spaces: digests, by `encoder_digest`, of encoders that share this vector space.
+    matryoshka_dimensions: numbers of first dimensions that the model was trained to be cut to.
     """
 
     pooling: tuple[str, ...] = ("mean",)
@@ -121,6 +122,7 @@ class Layout:
     similarity: str | None = None
     truncate_dim: int | None = None
     spaces: tuple[str, ...] = ()
+    matryoshka_dimensions: tuple[int, ...] = ()
     transformer_folder: str = ""
 
     @property
@@ -208,6 +210,7 @@ class _ModelConfig(_PromptTexts):
     similarity_fn_name: str | None = None
     truncate_dim: Size | None = None
     spaces: list[str] = Field(default=[])
+    matryoshka_dimensions: list[Size] = Field(default=[])
 
 
 def read_layout(folder: Path) -> Layout:
@@ -247,6 +250,7 @@ def read_layout(folder: Path) -> Layout:
         similarity=similarity,
         truncate_dim=model.truncate_dim,
         spaces=tuple(model.spaces),
+        matryoshka_dimensions=tuple(model.matryoshka_dimensions),
         transformer_folder=modules[0].path,
     )
 
@@ -397,6 +401,7 @@ def write_layout(folder: Path, layout: Layout) -> None:
         "similarity_fn_name": layout.similarity or "cosine",
         **({"truncate_dim": layout.truncate_dim} if layout.truncate_dim else {}),
         **({"spaces": list(layout.spaces)} if layout.spaces else {}),
+        **({"matryoshka_dimensions": list(trained)} if (trained := layout.matryoshka_dimensions) else {}),
     }
     write_json(folder / MODEL_CONFIG, model)
     paths = [path for kind, path in layout.modules if kind == "Dense"]

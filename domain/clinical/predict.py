@@ -185,6 +185,10 @@ class OutcomeScorer:
         log_odds = self._log_odds(tokens, resolve_precision(precision, self.model.network.device), batch_tokens)
         return list(self._scores(texts, tokens, expit(log_odds)))
 
+    def count_tokens(self, text: str) -> int:
+        """The tokens that the network reads of a text, with special ones and the overlaps of chunks."""
+        return len(chunk_tokens([text], self._chunker).ids)
+
     def _log_odds(self, tokens: ChunkTokens, precision: ComputePrecision, batch_tokens: int | None = None) -> Floats:
         network = self.model.network
         size = best_batch_tokens(network.device, batch_tokens)

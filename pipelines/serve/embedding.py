@@ -107,6 +107,12 @@ class ServedEncoder:
         self.example = Encoded(encoder.tokenize(["an example"])[0], 0)
 
     @property
+    def dimensions(self) -> list[int]:
+        """Sizes of vectors that a request may name: those that the model and the settings record, and the whole."""
+        trained = {*self.settings.dimensions, *self.encoder.matryoshka_dimensions}
+        return sorted({size for size in trained if size <= self.encoder.dim} | {self.encoder.dim})
+
+    @property
     def bytes(self) -> int:
         """Memory of the weights; 0 for a graph, which keeps them to itself."""
         return sum(weights.nbytes for weights in self.encoder.parameters())
@@ -123,7 +129,7 @@ class ServedEncoder:
             "similarity": encoder.similarity_fn_name,
             "pooling": list(encoder.pooling.modes),
             "normalized": encoder.normalize,
-            "dimensions": sorted({*self.settings.dimensions, encoder.dim}),
+            "dimensions": self.dimensions,
             "precision": computed_precision(encoder.backbone, self.precision),
             "digest": self.digest,
         }
@@ -258,11 +264,10 @@ class ServedEncoder:
 
     def check_dimensions(self, dimensions: int | None) -> None:
         """Raises Refusal for dimensions that the encoder was not trained to be cut to."""
-        allowed = sorted({size for size in self.settings.dimensions if size <= self.encoder.dim} | {self.encoder.dim})
-        if dimensions is not None and dimensions not in allowed:
+        if dimensions is not None and dimensions not in self.dimensions:
             raise Refusal(
-                f"dimensions: expected {', '.join(map(str, allowed))}, found {dimensions}: the model was not trained "
-                "to be cut to it, or the server was not started with --dimensions",
+                f"dimensions: expected {', '.join(map(str, self.dimensions))}, found {dimensions}: the model's folder "
+                "records no training for it, and --dimensions does not name it",
                 param="dimensions",
             )
 

@@ -1,7 +1,7 @@
 """Cross-encoders, taggers, answerers and predictors of outcomes as they are served, each with an engine of its own."""
 
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -19,11 +19,10 @@ from pipelines.serve.requests import Refusal, Usage
 from pipelines.serve.settings import ServeSettings
 from teachers.pairs.model import PairScorer
 
-CHARACTERS_OF_TOKEN = 4
-"""By which the tokens of long texts, that their models read in windows, are estimated; exact batches are theirs."""
 LONGEST_INPUT = 1 << 20  # tokens, of a model that reads in windows
 
 Pair = tuple[str, str]
+Text = TypeVar("Text", str, Pair)
 
 
 def engine_of(compute: Compute, device: torch.device, settings: ServeSettings) -> Engine:
@@ -33,9 +32,12 @@ def engine_of(compute: Compute, device: torch.device, settings: ServeSettings) -
     return Engine(compute, budget, LONGEST_INPUT, settings.queue_tokens, choose)
 
 
-def estimated_tokens(*texts: str) -> int:
-    """A number of tokens that texts may have."""
-    return 2 + sum(map(len, texts)) // CHARACTERS_OF_TOKEN
+async def count_tokens(texts: Sequence[Text], count: Callable[[Text], int], usage: Usage) -> list[int]:
+    """The tokens of each text or pair, at least 1, which `usage` counts."""
+    characters = sum(len(text) if isinstance(text, str) else sum(map(len, text)) for text in texts)
+    tokens = await in_thread(characters, lambda: [max(1, count(text)) for text in texts])
+    usage.tokens += sum(tokens)
+    return tokens
 
 
 class ServedScorer:
@@ -118,8 +120,7 @@ class ServedTagger:
 
     async def tag(self, texts: Sequence[str], usage: Usage) -> list[Document]:
         """The documents of texts, with their entities; long texts are read in windows, and nothing is cut."""
-        tokens = [estimated_tokens(text) for text in texts]
-        usage.tokens += sum(tokens)
+        tokens = await count_tokens(texts, self.tagger.count_tokens, usage)
         return await usage.compute(self.engine, texts, tokens)
 
 
@@ -150,8 +151,7 @@ class ServedAnswerer:
         for question, context in pairs:
             if not question.strip() or not context.strip():
                 raise Refusal("expected a question and a context, found an empty one", "empty")
-        tokens = [estimated_tokens(*pair) for pair in pairs]
-        usage.tokens += sum(tokens)
+        tokens = await count_tokens(pairs, lambda pair: self.answerer.count_tokens(Question("", *pair)), usage)
         replies = await usage.compute(self.engine, pairs, tokens)
         if None in replies:
             raise Refusal(f"question: {too_long(self.answerer.model)}", param="question")
@@ -187,6 +187,5 @@ class ServedPredictor:
         """The text that is read of the notes of each admission, and its score; chunks are characters of the text."""
         characters = sum(len(note) for of_one in notes for note in of_one)
         texts = await in_thread(characters, lambda: [clean_and_join(of_one) for of_one in notes])
-        tokens = [estimated_tokens(text) for text in texts]
-        usage.tokens += sum(tokens)
+        tokens = await count_tokens(texts, self.scorer.count_tokens, usage)
         return list(zip(texts, await usage.compute(self.engine, texts, tokens), strict=True))

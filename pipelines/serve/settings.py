@@ -25,7 +25,8 @@ class ServeSettings(Settings):
     accept_token_ids: bool = False
     """Accept lists of numbers in place of texts, as ids of the model's own vocabulary."""
     dimensions: list[Annotated[Positive, Field(strict=False)]] = Field(default=[])
-    """Dimensions that the encoders were trained to be cut to. A request for others is refused. May be repeated."""
+    """Dimensions that the encoders were trained to be cut to, beside those that their folders record. A request for
+    others is refused. May be repeated."""
     allow_host: list[str] = Field(default=[])
     """Further Host name by which the server may be asked, as of a proxy. May be repeated."""
     allow_origin: list[str] = Field(default=[])

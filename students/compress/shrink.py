@@ -97,6 +97,7 @@ def shrink(
         encode = finite(partial(smaller.encode, precision=precision))
         axes = principal_axes(encode(sample_texts(texts, SAMPLE)), dimensions)
         smaller.projection = projection_onto(axes, smaller)
+        smaller.matryoshka_dimensions = ()
         smaller.to(smaller.device)
     needed = LanguageSubwords(set(), {})
     if trim:

@@ -192,6 +192,7 @@ def trim_vocabulary(encoder: SentenceEncoder, texts: Iterable[str], also: Iterab
         tokenizer=as_fast(trimmed, encoder.tokenizer),
         projection=deepcopy(encoder.projection),
         spaces=(encoder_digest(encoder), *encoder.spaces),
+        matryoshka_dimensions=encoder.matryoshka_dimensions,
     )
 
 

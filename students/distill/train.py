@@ -85,6 +85,7 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
     if settings.keep_directions:
         base_accuracy = held_out_means(task.base_accuracies(context)).get("untrained", 0.0)
         metrics |= keep_directions(student, corpus, targets, task.evaluate, base_accuracy, context, precision)
+    student.matryoshka_dimensions = tuple(settings.objectives.dimensions)
     if context.process_group.is_main:
         save_student(student, corpus, targets, context)
     items: Metrics = {"train_items": len(corpus)}

@@ -1,9 +1,11 @@
 """`bertrelay serve` on a port: ready, signals, silent connections, wrong requests. What it answers: test_serve."""
 
+import gzip
 import http.client
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -114,6 +116,103 @@ def test_connections_that_send_no_request_are_closed_and_others_are_answered(sta
     assert ask(port)[0] == 200
 
 
+def memory_mb(process):
+    """Resident memory of a process."""
+    (line,) = (line for line in Path(f"/proc/{process.pid}/status").read_text().splitlines() if "VmRSS" in line)
+    return int(line.split()[1]) / 1024
+
+
+def answers_within_a_second(port):
+    """True if one of three new texts has its vector within a second: others may hold the machine for a while."""
+    seconds = []
+    for number in range(3):
+        started = time.monotonic()
+        assert ask(port, "/v1/embeddings", {"input": f"dog {number} {started}"})[0] == 200
+        seconds.append(time.monotonic() - started)
+    return min(seconds) < 1
+
+
+def post(port, body, **headers):
+    """The status of an answer to raw bytes, or to an iterator of them; 0 where the connection was closed instead."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    try:
+        connection.request("POST", "/v1/embeddings", body, headers, encode_chunked=not isinstance(body, bytes))
+        return connection.getresponse().status
+    except (ConnectionError, http.client.HTTPException):
+        return 0
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def many_files():
+    """Lets this process open 4,000 files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 4_000:
+        pytest.skip("1,200 connections need more open files than are allowed")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4_000), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc").exists(), reason="memory is read from /proc")
+@pytest.mark.promise("Attacks leave a server that answers within a second, in bounded memory", about="serving")
+@pytest.mark.usefixtures("many_files")
+def test_attacks_leave_a_server_that_answers_within_a_second(started):
+    process, port, printed = started()
+    assert answers_within_a_second(port)
+    before = memory_mb(process)
+    idle = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(1_000)]
+    slow = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(200)]
+    head = b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8000000\r\n\r\n"
+    for connection in slow:
+        connection.sendall(head + b'{"input":"' + b"a" * 1_000)
+    assert answers_within_a_second(port)
+    for connection in idle + slow:
+        connection.close()
+    mb = 1 << 20
+    bomb = gzip.compress(bytes(100 * mb))
+    tiny = json.dumps({"input": ["a"] * 100_000}).encode()
+    numbers = b'{"input":"a","dimensions":%s}'
+    attacks = [
+        (post(port, bomb, **{"Content-Encoding": "gzip"}), {415, 0}),
+        (post(port, (b"a" * mb for _ in range(100)), **{"Transfer-Encoding": "chunked"}), {413, 0}),
+        (post(port, b"a" * 100 * mb), {413, 0}),
+        (post(port, tiny), {400}),
+        (post(port, b"[" * 7_000_000), {400}),
+        (post(port, b"\xff" * mb), {400}),
+        *((post(port, numbers % number), {400}) for number in (b"NaN", b"1e999", b"9" * 100_000, b"-1")),
+    ]
+    assert [status for status, expected in attacks if status not in expected] == []
+    assert answers_within_a_second(port)
+    assert memory_mb(process) < before + 300
+    assert "Traceback" not in "".join(printed())
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="open files are read from /proc")
+def test_a_server_killed_under_load_leaves_nothing(started, tmp_path):
+    process, port, _ = started("--cache-mb", "0")
+
+    def ask_on(number):
+        with suppress(OSError, http.client.HTTPException):
+            while True:
+                ask(port, "/v1/embeddings", {"input": [f"dog {number} {row}" for row in range(64)]})
+
+    with ThreadPoolExecutor(8) as clients:
+        asking = [clients.submit(ask_on, number) for number in range(8)]
+        time.sleep(1)
+        descriptors = Path(f"/proc/{process.pid}/fd").iterdir()
+        files = {link.resolve() for link in descriptors if link.resolve().is_file()}
+        os.kill(process.pid, signal.SIGKILL)
+        for one in asking:
+            one.result(60)
+    written = {path for path in files if os.access(path, os.W_OK) and path.stat().st_mtime > time.time() - 60}
+    assert {path.name for path in written} <= {"out", "err"}
+    assert list(tmp_path.iterdir()) == []
+    socket.create_server(("127.0.0.1", port)).close()
+
+
 def test_slow_bodies_are_refused(started):
     _, port, _ = started(constants={"pipelines.serve.application.BODY_SECONDS": 1.0})
     with socket.create_connection(("127.0.0.1", port), timeout=60) as slow:
@@ -147,7 +246,8 @@ def test_nothing_of_a_note_is_left_behind(start_forked, readmission_model, tmp_p
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("GET", "/metrics", headers={"x-request-id": "Plantedname"})
     metrics = connection.getresponse().read().decode()
-    title = Path(f"/proc/{process.pid}/cmdline").read_bytes().decode() if Path("/proc").exists() else ""
+    parts = [*Path(f"/proc/{process.pid}").glob("cmdline"), *Path(f"/proc/{process.pid}").glob("task/*/comm")]
+    title = " ".join(part.read_bytes().decode() for part in parts)  # of the process and its threads
     os.kill(process.pid, signal.SIGTERM)
     assert finish([process]) == [0]
     for mark in ("Plantedname", "7654321"):

@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 from bertrelay.data.tables import Table
 from bertrelay.errors import RequestError
 from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.export import export
 from bertrelay.privacy import sensitive_data
 from domain.biomedical.documents.formats import WRITTEN, read_documents
 from pipelines.serve.application import ENDPOINTS, app
@@ -106,6 +107,24 @@ def test_dimensions_are_cut_and_scaled_and_others_are_refused(client, expected):
     for dimensions in (3, 9):
         refused = embed(client, TEXTS, dimensions=dimensions)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "dimensions")
+
+
+def test_dimensions_that_the_folder_records_are_allowed(model, tmp_path):
+    SentenceEncoder.load(model).with_parts(matryoshka_dimensions=(2, 4)).save(tmp_path)
+    models = open_models({"words": tmp_path}, ServeSettings(dimensions=[6]))
+    client = TestClient(app(models), base_url=HOST)
+    statuses = {dim: embed(client, "a", dimensions=dim).status_code for dim in (2, 3, 4, 6, 8)}
+    assert statuses == {2: 200, 3: 400, 4: 200, 6: 200, 8: 200}
+    models.close()
+
+
+def test_an_exported_graph_gives_the_vectors_of_its_weights(model, expected, tmp_path):
+    export(model, tmp_path / "graph", TEXTS)
+    models = open_models({"graph": tmp_path / "graph"}, ServeSettings())
+    client = TestClient(app(models), base_url=HOST)
+    np.testing.assert_allclose(vectors_of(embed(client, TEXTS)), expected, atol=1e-5)
+    assert client.get("/info").json()["model_id"] == "graph"
+    models.close()
 
 
 @pytest.mark.parametrize("fields", [{"prompt_name": "query"}, {"input_type": "search_query"}, {"model": "words:query"}])
@@ -241,6 +260,34 @@ def test_outcomes_are_those_of_the_scorer_with_chunks_of_the_text_that_is_return
     assert "text" not in client.post(path, json={"notes": notes}).json()
     empty = client.post(path, json={"notes": ""}).json()
     assert (empty["probability"], empty["reason"]) == (None, "no text")
+
+
+BODIES = {
+    "/ner": ("tags", "tagger", {"text": f"{MENTION} {MENTION} the mice had gout of p53 in rats of fever."}),
+    "/qa": ("answers", "answerer", {"question": "Who had gout?", "context": f"{MENTION} {MENTION}"}),
+    "/outcomes": ("risk", "scorer", {"notes": [NOTE, NOTE, NOTE]}),
+}
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_the_tokens_that_are_counted_are_those_that_the_network_reads(client, models, path):
+    """The sum of the network's attention masks, in batches of one window, which have no rows of padding."""
+    name, attribute, body = BODIES[path]
+    served, read = models.by_name[name], []
+
+    def count(network, arguments, named):  # noqa: ARG001
+        mask = named["attention_mask"] if named else arguments[1]
+        read.extend(mask.sum(1).tolist())
+
+    network = getattr(served, attribute).model.network
+    hook = network.register_forward_pre_hook(count, with_kwargs=True)
+    served.settings, before = served.settings.model_copy(update={"batch_tokens": 1}), served.settings
+    response = client.post(path, json=body)
+    hook.remove()
+    served.settings = before
+    assert response.status_code == 200
+    assert len(read) > 1
+    assert int(response.headers["x-compute-tokens"]) == sum(read)
 
 
 DOCUMENTS = ["a dog barks", "개가 짖는다", "ein hund", "barks ."]

@@ -169,6 +169,12 @@ class EntityTagger:
         for block in in_batches(documents, batch_size):
             yield from self.tag_documents(block, precision=precision, batch_tokens=batch_tokens)
 
+    def count_tokens(self, text: str) -> int:
+        """The subwords that the network reads of a text, with special ones and the overlaps of windows."""
+        model = self.model
+        subwords = model.splitter(list(_words([Document("", text)], deque())))
+        return int(subwords.window_lengths(subwords.windows(model.max_tokens, model.overlap)).sum())
+
     def tag_documents(
         self,
         documents: Iterable[Document],

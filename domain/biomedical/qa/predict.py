@@ -212,6 +212,12 @@ class QuestionAnswerer:
                     raise RequestError(f"question {shown_id(question.id)!r}: {too_long(self.model)}")
                 yield reply
 
+    def count_tokens(self, question: Question) -> int:
+        """The subwords that the network reads of a question and its context, with special ones and overlaps."""
+        model = self.model
+        subwords = PairSplitter(model.tokenizer)([question])
+        return int(subwords.window_lengths(subwords.windows(model.max_tokens, model.overlap)).sum())
+
     def replies(
         self, questions: Iterable[Question], *, top: int = 5, precision: str = "auto", batch_tokens: int | None = None
     ) -> Iterator[tuple[Question, Reply | None]]:

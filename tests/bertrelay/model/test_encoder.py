@@ -22,6 +22,19 @@ def folder(make_encoder, tmp_path):
     return tmp_path / "model"
 
 
+def test_sizes_that_a_model_was_trained_for_are_recorded_and_others_are_warned_of_once(make_encoder, tmp_path, capsys):
+    make_encoder(matryoshka_dimensions=(4, 8)).save(tmp_path)
+    encoder = SentenceEncoder.load(tmp_path)
+    assert encoder.matryoshka_dimensions == (4, 8)
+    encoder.encode(["a dog"], truncate_dim=4)
+    encoder.encode(["a dog"], truncate_dim=10**6)
+    assert "warning" not in capsys.readouterr().err
+    for _ in range(2):
+        encoder.encode(["a dog"], truncate_dim=5)
+    assert capsys.readouterr().err.count("warning: vectors are cut to 5 of ") == 1
+    assert encoder.with_parts(normalize=True).matryoshka_dimensions == ()
+
+
 @pytest.fixture(scope="module", params=ARCHITECTURES)
 def plain(request, make_encoder):
     return make_encoder(request.param)

@@ -37,6 +37,7 @@ def test_digested_statements_stay_as_indexes_and_students_have_their_digest():
         ({"similarity": "dot"}, False),
         ({"truncate_dim": 1}, False),
         ({"spaces": ("0" * 64,)}, False),
+        ({"matryoshka_dimensions": (2, 4)}, False),
         ({"transformer_folder": "0_Transformer"}, False),
         ({"dense": (Dense(6, 4, folder="2_Dense"), Dense(4, 2, False, folder="3_Dense"))}, False),
     ],

@@ -163,6 +163,7 @@ def test_a_student_with_the_teachers_layers_learns_too_and_contrasts(context, so
     assert saved.backbone.config.num_hidden_layers == metrics["layers/after"] == 1 and saved.normalize
     assert metrics["layers/before"] == 2
     assert saved.projection is None
+    assert saved.matryoshka_dimensions == (8,)
 
 
 def test_without_dev_sentences_the_last_weights_are_saved_and_unusable_records_are_listed(context, sources, tmp_path):
