@@ -7,6 +7,7 @@ from bertrelay import loader
 if TYPE_CHECKING:
     from domain.biomedical.documents.convert import convert_file
     from domain.biomedical.documents.formats import read_documents, write_documents
+    from domain.biomedical.documents.score import score_files
     from domain.biomedical.linking.predict import EntityLinker
     from domain.biomedical.ner.check import check
     from domain.biomedical.ner.predict import EntityTagger
@@ -29,6 +30,7 @@ __all__ = [
     "convert_file",
     "read_documents",
     "read_questions",
+    "score_files",
     "tag_dataset",
     "tag_file",
     "write_documents",
@@ -49,6 +51,7 @@ __getattr__ = loader(
         "convert_file": "documents.convert",
         "read_documents": "documents.formats",
         "read_questions": "qa.question_files",
+        "score_files": "documents.score",
         "tag_dataset": "ner.predict_files",
         "tag_file": "ner.predict_files",
         "write_documents": "documents.formats",

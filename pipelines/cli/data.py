@@ -1,10 +1,11 @@
-"""`bertrelay data check` and `data audit`, checks of data before a training; `data convert`, other formats of it."""
+"""`bertrelay data check` and `data audit`, checks of data before a training; `data convert` and `data score`."""
 
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from pydantic import Field
 
 from bertrelay.errors import RequestError
 from bertrelay.privacy import show_identifiers
@@ -183,3 +184,52 @@ def convert(
     write_out(in_words(output, converted))
     if left_out:
         write_out("left out: " + ", ".join(f"{count:,} × {kind}" for kind, count in left_out.items()))
+
+
+class ScoreOptions(JsonOption):
+    """Formats of two files, and the annotations that count."""
+
+    gold_format: FormatName | None = None
+    """Format of GOLD; by its suffix when absent."""
+    format: FormatName | None = None
+    """Format of PREDICTED; by its suffix when absent."""
+    types: list[str] = Field(default=[])
+    """Types of mentions and concepts that count; all when absent."""
+    directed: bool = False
+    """Count a relation only if the roles of its arguments are right, too."""
+
+
+@command(data, names={"types": "--type"})
+def score(
+    gold: Annotated[Path, argument("GOLD", "Annotated documents, in any format.")],
+    predicted: Annotated[Path, argument("PREDICTED", "The same documents with predicted annotations.")],
+    options: ScoreOptions,
+) -> None:
+    """Score annotated documents against gold ones: mentions, concepts and relations, each once in a document.
+
+    Counts of right, spurious and missed ones, precision, recall and F1. Relations count as pairs of concepts or
+    mentions, with their type, and where the gold data has it with their novelty.
+
+    For example:
+
+      bertrelay data score entities.test.pubtator entities.test.jsonl
+
+      bertrelay data score CDR_sample.gold.PubTator.txt CDR_sample.test.DNER.PubTator.txt --type Disease
+
+      bertrelay data score gold.xml predicted.jsonl --directed --json
+    """
+    from domain.biomedical.documents.score import score_files
+
+    metrics = score_files(
+        gold,
+        predicted,
+        gold_format=options.gold_format,
+        predicted_format=options.format,
+        types=options.types,
+        directed=options.directed,
+    )
+    if options.as_json:
+        print_document("data score", metrics)
+        return
+    for name, value in metrics.items():
+        write_out(f"{name}: {value:.4f}" if isinstance(value, float) else f"{name}: {value:,}")

@@ -72,8 +72,8 @@ class Entity:
 
 NO_CONCEPT = ("", "-", "-1")
 """Identifiers of a mention without a concept, as PubTator, BioRED and BC5CDR write them."""
-VARIANT = re.compile(r"[a-z]\|[A-Z]+\|.*")
-"""The name of a variant as tmVar writes it, `p|SUB|V|1763|M` or `c|SUB|G|2633+1|C`."""
+VARIANT = re.compile(r"[a-z]?\|.+")
+"""The name of a variant as tmVar writes it, `p|SUB|V|1763|M`, `c|Allele|C|1188` or `|DEL|46|S`."""
 
 
 def split_identifiers(identifier: str) -> tuple[str, ...]:

@@ -40,6 +40,7 @@ EXACT = ["jsonl", "bioc", "bioc-xml", "pubtator", "brat"]
         ("1029,1030", ["1029", "1030"]),
         ("RS#:1;CorrespondingGene:2", ["RS#:1", "CorrespondingGene:2"]),
         ("p|SUB|V|1763|M", ["p|SUB|V|1763|M"]),
+        ("c|Allele|R|714,|DEL|46|S", ["c|Allele|R|714", "|DEL|46|S"]),
         ("c|SUB|G|2633+1|C,9606", ["c|SUB|G|2633+1|C", "9606"]),
         (" D003924", ["D003924"]),
         ("-1", []),
