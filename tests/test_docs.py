@@ -45,11 +45,11 @@ COMMANDS = [shlex.split(line, comments=True) for line in LINES if line.startswit
 NOT_RUN = {
     "make": "it installs, and takes minutes",
     "bertrelay samples": "the fixture writes these files",
-    "bertrelay serve": "it ends when it is stopped; tests/pipelines/test_cli_serve.py runs it",
+    "bertrelay serve": "it ends when it is stopped; tests/pipelines/cli/test_serve.py runs it",
     "bertrelay run": "it takes minutes, or data of the user; tests/pipelines/test_recipe.py reads every recipe",
 }
 MODELS = {"MODEL": STUDENT, "ENCODER": STUDENT, "CROSS-ENCODER": "cross-encoder"}
-ONE_PROCESS = ["--processes", "2"]  # what several do is in tests/pipelines/test_cli_encode.py
+ONE_PROCESS = ["--processes", "2"]  # what several do is in tests/pipelines/cli/test_encode.py
 
 
 def is_run(words):

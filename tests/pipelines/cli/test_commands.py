@@ -27,7 +27,7 @@ def test_help_and_a_skipped_run_load_neither_torch_nor_transformers(write_recipe
     go(path)
     requests = [["--help"], ["search", "--help"], ["run", path], ["run", path, "--processes", "2"], ["plan", path]]
     script = f"""
-import sys; sys.path.append({str(Path(__file__).parent)!r})
+import sys; sys.path.append({str(Path(__file__).parents[1])!r})
 import light_stages, pipelines.registry
 pipelines.registry.REGISTRY = light_stages.REGISTRY
 from pipelines.cli import main

@@ -21,7 +21,7 @@ from forked import finish
 
 from pipelines.serve.settings import AddressOptions
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 READY = re.compile(r"ready: http://127\.0\.0\.1:(\d+)\n  curl (\S+)/v1/models")
 
 

@@ -10,8 +10,8 @@ import typer.main
 from pipelines.cli.app import app
 from pipelines.cli.stdin import READERS
 
-FORMATS = (Path(__file__).parents[2] / "docs/formats.md").read_text("utf-8")
-SEARCH = (Path(__file__).parents[2] / "docs/search.md").read_text("utf-8")
+FORMATS = (Path(__file__).parents[3] / "docs/formats.md").read_text("utf-8")
+SEARCH = (Path(__file__).parents[3] / "docs/search.md").read_text("utf-8")
 SECTION = FORMATS[FORMATS.index("## Results in JSON") : FORMATS.index("## Rejects")]
 ENGLISH = "a dog barks\nein hund bellt\na dog .\n"
 PAIRS = "anchor\tpositive\na dog barks\tein hund bellt\na dog\tein hund\nbarks\tbellt\n"
