@@ -50,7 +50,7 @@ STAGES = {
         ("students.evaluate", 6, "evaluate.settings:EvaluateSettings", "evaluate.stage:run", "students"),
         ("students.compare", 2, "evaluate.settings:CompareSettings", "evaluate.compare:run", "students"),
         ("students.split", 1, "parallel.settings:SplitSettings", "parallel.hold_out:run", ""),
-        ("students.index", 4, "searching.settings:IndexSettings", "searching.index:run", ""),
+        ("students.index", 5, "searching.settings:IndexSettings", "searching.index:run", ""),
         ("students.mine", 2, "mining.settings:MineSettings", "mining.bitext:run", ""),
         ("students.mine-negatives", 4, "mining.settings:NegativeSettings", "mining.negatives:run", ""),
         ("students.export", 6, "compress.settings:ExportSettings", "compress.export:run", "students"),

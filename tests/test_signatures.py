@@ -26,7 +26,7 @@ HERE = {"cache", "process_group", "rejects"}
     ("function", "settings", "except_", "beside"),
     [
         (build_index, IndexOptions, set(), set()),
-        (search, IndexOptions, set(), {"top_k", "index", "ef_search"}),
+        (search, IndexOptions, set(), {"top_k", "index", "ef_search", "mode", "lexical_weight"}),
         (mine, MineOptions, {"precision", "batch_tokens"}, set()),
         (mine_files, MineSettings, FILES | {"max_rejects"}, HERE | {"work", "overwrite"}),
         (mine_negatives, NegativeSettings, FILES | {"max_rejects"}, HERE | {"work", "overwrite"}),

@@ -39,7 +39,7 @@ from pipelines.cli.options import (
 )
 from pipelines.cli.stdin import DASH, input_file
 from students.mining.settings import MINED_SUFFIXES, MineSettings, NegativeOptions
-from students.searching.settings import IndexSettings, index_beside
+from students.searching.settings import IndexSettings, LexicalWeight, SearchMode, index_beside
 from teachers.pairs.settings import RerankOptions
 
 if TYPE_CHECKING:
@@ -62,6 +62,10 @@ class SearchOptions(ColumnOptions, WorkOptions):
     """Search for each sentence of a file: lines, or a column `text`; - is standard input."""
     top_k: Positive = 10
     """Sentences to find for a query."""
+    mode: SearchMode = "dense"
+    """Rank by vectors, by words (lexical: BM25), or by both (hybrid)."""
+    lexical_weight: LexicalWeight | None = None
+    """With --mode hybrid: weight of the ranking by words; 0.5 when absent."""
     show: list[str] = Field(default=[])
     """Column of CORPUS to show beside each text found, by name, or by position from 0. May be repeated."""
     index: Path | None = None
@@ -82,6 +86,8 @@ class SearchOptions(ColumnOptions, WorkOptions):
     def _compatible(self) -> Self:
         if not all(text.strip() for text in self.query):
             raise ValueError("--query: expected a text to look for, found an empty one")
+        if self.lexical_weight is not None and self.mode != "hybrid":
+            raise ValueError(f"--lexical-weight: expected --mode hybrid, which it is of, found {self.mode}")
         if self.output and self.as_json:
             raise ValueError("--json prints the answers and --output writes them to a file; give one of the two")
         if self.output and not (self.query or self.queries):
@@ -112,6 +118,8 @@ def search(
 
       bertrelay search MODEL english.txt --query "A dog runs." -k 3
 
+      bertrelay search MODEL english.txt --query "model 4711" --mode hybrid
+
       bertrelay search MODEL --index english.txt.index --queries questions.txt --output answers.jsonl
     """
     from bertrelay.data.sentences import check_first
@@ -141,11 +149,14 @@ def search(
 
             prompts = {"prompt_name": prompt, "query_prompt_name": options.query_prompt}
             prompts |= {"show": [int(name) if name.isdecimal() else name for name in options.show]}
+            prompts |= {"lexical": options.mode != "dense"}
             building = {"kind": kind, "rebuild": options.rebuild, "verify": options.verify, **prompts, **settings}
             built = options_of(IndexOptions, {**building, "process_group": process_group})
             index = find_index(model, table, options.index or index_beside(corpus or ""), built, options.ef_search)
             if process_group.is_main:
-                settings |= {"top_k": options.top_k, "ef_search": options.ef_search}
+                settings |= {"top_k": options.top_k, "ef_search": options.ef_search, "mode": options.mode}
+                if options.lexical_weight is not None:
+                    settings["lexical_weight"] = options.lexical_weight
                 find = partial(index.search, prompt_name=options.query_prompt, **settings)
                 _write(_answers(find, options.query, queries), index, options)
 
@@ -181,7 +192,7 @@ class QueryHits(NamedTuple):
     def document(self) -> dict[str, Any]:
         """The hits as `--json` and JSONL have them."""
         line = {} if self.line is None else {"line": self.line}
-        hits = [{"rank": rank, **hit._asdict()} for rank, hit in enumerate(self.hits, 1)]
+        hits = [{"rank": rank, **hit.document} for rank, hit in enumerate(self.hits, 1)]
         hits = [{name: value for name, value in hit.items() if name != "columns" or value} for hit in hits]
         return {"query": self.query, **line, "hits": hits}
 
@@ -192,6 +203,7 @@ class QueryHits(NamedTuple):
         rows = [
             f"{rank:4}  {hit.similarity:.4f}  line {hit.line:>{width},}  {on_one_line(hit.text)}"
             + "".join(f"\n      {name}: {on_one_line(str(value))}" for name, value in hit.columns.items())
+            + (f"\n      words: {', '.join(hit.words)}" if hit.words else "")
             for rank, hit in enumerate(self.hits, 1)
         ]
         return "\n".join([on_one_line(self.query), *rows])

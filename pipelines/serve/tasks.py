@@ -21,6 +21,7 @@ from pipelines.serve.heads import ServedAnswerer, ServedPredictor, ServedTagger
 from pipelines.serve.models import Models
 from pipelines.serve.requests import Body, Refusal, Text, Texts, Usage, list_of
 from pipelines.serve.searching import ServedIndex
+from students.searching.settings import SearchMode
 
 NO_DEVICE = "For research only; this is no medical device."
 MOST_HITS = 1_000
@@ -37,6 +38,8 @@ class SearchBody(Body):
     """A text to look for, or several."""
     top_k: Annotated[int, Field(ge=1, le=MOST_HITS)] = 10
     """Sentences for each query."""
+    mode: SearchMode = "dense"
+    """Rank by vectors, by words, or by both; hits of the latter two have the words that match."""
     filter: dict[str, FilterValue | list[FilterValue]] | None = None
     """Only sentences that have one of these values in each of these columns."""
 
@@ -45,9 +48,9 @@ async def search(models: Models, body: SearchBody, usage: Usage) -> dict[str, An
     """The sentences nearest to each query, best first."""
     index = one_of(ServedIndex, models, body)
     queries = list_of(body.query, index.encoder.settings.max_texts, "query")
-    found_hits = await index.search(queries, body.top_k, usage, filter_by=body.filter)
+    found_hits = await index.search(queries, body.top_k, usage, mode=body.mode, filter_by=body.filter)
     results = [
-        {"query": query, "hits": [{"rank": rank, **hit._asdict()} for rank, hit in enumerate(hits, 1)]}
+        {"query": query, "hits": [{"rank": rank, **hit.document} for rank, hit in enumerate(hits, 1)]}
         for query, hits in zip(queries, found_hits, strict=True)
     ]
     return {"model": index.name, "results": results}

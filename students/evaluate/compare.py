@@ -10,7 +10,7 @@ from bertrelay.evaluation.statistics import Floats, share, with_interval
 from bertrelay.model.encoder import open_encoder
 from bertrelay.stage import Metrics, StageContext
 from students.evaluate.judgements import RetrievalData, read_faq
-from students.evaluate.ranking import encode_data, first_ranks, rank
+from students.evaluate.ranking import encode_data, first_ranks, grades_at, rank
 from students.evaluate.settings import CompareSettings
 from students.evaluate.translation import encode_once
 from students.parallel.pairs import Translations, read_translations
@@ -68,7 +68,7 @@ def measure(pairs: dict[str, Translations], encode: Encode) -> dict[str, Floats]
 
 def measure_faq(faq: RetrievalData, questions: Vectors, entries: Vectors) -> dict[str, Floats]:
     """Computes the values of all questions by metric; entries as near as a right one count as nearer."""
-    ranks = first_ranks(rank(faq, questions, entries, len(faq.documents), relevant_last=True))
+    ranks = first_ranks(grades_at(rank(faq, questions, entries, len(faq.documents), relevant_last=True), faq))
     values: dict[str, Floats] = {"faq/mrr": 1 / ranks}
     for top_k in HITS:
         values[f"faq/hit_at_{top_k}"] = (ranks <= top_k).astype(np.float64)

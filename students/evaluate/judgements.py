@@ -78,8 +78,12 @@ class RetrievalData(NamedTuple):
         )
 
 
-def read_retrieval(test: RetrievalTest, name: str, context: StageContext, rejects: Rejects) -> RetrievalData:
-    """Reads the queries, documents and judgements of `test`; `name` is that of the set.
+def read_retrieval(
+    test: RetrievalTest, name: str, context: StageContext, rejects: Rejects
+) -> tuple[RetrievalData, RetrievalData | None]:
+    """Reads the queries, documents and judgements of `test`, and the same with its judgements `dev`.
+
+    name: that of the set.
 
     Raises RequestError for files of another form, and where no query has a relevant document.
     """
@@ -87,7 +91,9 @@ def read_retrieval(test: RetrievalTest, name: str, context: StageContext, reject
     if test.folder is not None:
         folder = Path(test.folder)
         if (folder / "entries.txt").is_file():
-            return read_faq(test.folder, context, rejects)
+            if test.dev is not None:
+                raise RequestError(f"{name}: dev: expected a folder of BEIR or tables, found questions and entries")
+            return read_faq(test.folder, context, rejects), None
         names = ("queries.jsonl", "corpus.jsonl", f"qrels/{test.split}.tsv")
         if missing := [file for file in names if not (folder / file).is_file()]:
             raise RequestError(
@@ -100,7 +106,14 @@ def read_retrieval(test: RetrievalTest, name: str, context: StageContext, reject
     queries = read_texts(queries_table, context.cache, rejects, test.language or "", may_be_blank=False)
     documents = {key: text for key, (text, _) in read_texts(corpus, context.cache, rejects).items()}
     try:
-        return RetrievalData.of(queries, documents, read_qrels(qrels, queries, documents, context.cache, rejects))
+        data, dev = (
+            RetrievalData.of(queries, documents, read_qrels(table, queries, documents, context.cache, rejects))
+            if table is not None
+            else None
+            for table in (qrels, test.dev)
+        )
+        assert data is not None
+        return data, dev
     except RequestError as error:
         error.args = (f"{name}: {error}",)
         raise

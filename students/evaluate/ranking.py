@@ -14,6 +14,9 @@ from bertrelay.evaluation.statistics import Floats, share, with_interval
 from bertrelay.model.encoder import SentenceEncoder, open_encoder
 from bertrelay.stage import Metrics
 from students.evaluate.judgements import RetrievalData, retrieval_data
+from students.searching.equal_vectors import Rows
+from students.searching.lexical import WordIndex, fuse
+from students.searching.settings import SearchMode
 
 DEPTH = 1000
 """Documents that are ranked for a query, as in runs of TREC and BEIR; mean average precision counts no later one."""
@@ -23,6 +26,8 @@ RECALL_AT = (10, 100)
 COSINE_DIGITS = 6
 """Equal vectors differ in the last bits of their products with others; cosines equal to these digits are a tie."""
 QUERIES_AT_ONCE = 64
+WEIGHTS = tuple(step / 10 for step in range(11))
+"""Weights of the ranking by words among which one is chosen."""
 
 Grades = NDArray[np.int64]
 
@@ -46,7 +51,7 @@ def evaluate_retrieval(
     data = retrieval_data(queries, documents, judgements)
     encoder = open_encoder(model)
     ranked = rank(data, *encode_data(data, encoder, resolve_precision(precision, encoder.device)))
-    values = ranking_values(ranked, data.grades, recall_at)
+    values = ranking_values(grades_at(ranked, data), data.grades, recall_at)
     return {key: value for name, column in values.items() for key, value in with_interval(name, share, column).items()}
 
 
@@ -86,8 +91,8 @@ def encode_data(data: RetrievalData, encoder: SentenceEncoder, precision: Comput
 
 def rank(
     data: RetrievalData, queries: Vectors, documents: Vectors, depth: int = DEPTH, *, relevant_last: bool = False
-) -> Grades:
-    """Ranks the documents of `data` by cosine, and gives the grades of the first `depth`, (queries, depth).
+) -> Rows:
+    """Ranks the documents of `data` by cosine: the rows of the first `depth`, (queries, depth).
 
     queries, documents: their vectors, (n, dim) each.
     relevant_last: of documents as near, those with a lower grade come first, so that equal vectors of all texts find
@@ -98,24 +103,63 @@ def rank(
     for start in range(0, len(queries), QUERIES_AT_ONCE):
         cosines = np.round(unit(queries[start : start + QUERIES_AT_ONCE]) @ documents.T, COSINE_DIGITS)
         for row, similarities in enumerate(cosines, start):
-            ranked[row] = ranked_grades(similarities, data.grades[row], depth, relevant_last=relevant_last)
+            ties = _grade_of(data.grades[row], len(documents)) if relevant_last else None
+            ranked[row] = ranked_rows(similarities, depth, ties)
     return ranked
 
 
-def ranked_grades(scores: Floats, grades: Mapping[int, int], depth: int, *, relevant_last: bool = False) -> Grades:
-    """Grades of the `depth` documents with the highest `scores` (documents,), best first; see `rank`.
+def rank_by_modes(
+    data: RetrievalData, vectors: tuple[Vectors, Vectors], modes: Sequence[SearchMode], dev: RetrievalData | None = None
+) -> tuple[dict[SearchMode, Rows], float]:
+    """Ranks by vectors, by words, or by both, and gives the weight of the ranking by words in the latter.
 
-    grades: above 0 of the relevant documents, by their positions.
-
-    For example, scores [.2, .9, .9] and grades {2: 1} give [0, 1, 0].
+    vectors: of the queries of `data` and, where there is `dev`, then of its queries; and of the documents.
+    dev: other judged queries of the same documents, on which the weight is chosen: the one of WEIGHTS with the highest
+        nDCG@10, of equal ones that nearest to .5. Without it the weight is .5.
     """
-    grade_of = np.zeros(len(scores), np.int64)
-    grade_of[list(grades)] = list(grades.values())
+    queries, documents = vectors
+    by_vectors = rank(data, queries[: len(data.queries)], documents)
+    if set(modes) <= {"dense"}:
+        return {"dense": by_vectors}, 0.5
+    words = WordIndex.build(data.documents)
+    by_words, weight = words.neighbours(data.queries, DEPTH)[1], 0.5
+    if dev is not None and "hybrid" in modes:
+        rankings = rank(dev, queries[len(data.queries) :], documents), words.neighbours(dev.queries, DEPTH)[1]
+        quality = {one: _mean_ndcg(dev, fuse(*rankings, CUT, one)[1]) for one in WEIGHTS}
+        weight = max(WEIGHTS, key=lambda one: (quality[one], -abs(one - 0.5)))
+    fused = fuse(by_vectors, by_words, by_vectors.shape[1], weight)[1]
+    return {"dense": by_vectors, "lexical": by_words, "hybrid": fused}, weight
+
+
+def _mean_ndcg(data: RetrievalData, ranked: Rows) -> float:
+    return float(ranking_values(grades_at(ranked, data), data.grades)[f"ndcg_at_{CUT}"].mean())
+
+
+def grades_at(ranked: Rows, data: RetrievalData) -> Grades:
+    """Looks up the grades of ranked rows, (queries, depth); 0 for row -1, which is no document."""
+    grades = np.zeros(ranked.shape, np.int64)
+    for row, judged in enumerate(data.grades):
+        grades[row] = np.where(ranked[row] < 0, 0, _grade_of(judged, len(data.documents))[ranked[row]])
+    return grades
+
+
+def ranked_rows(scores: Floats, depth: int, ties: Grades | None = None) -> Rows:
+    """Positions of the `depth` highest `scores` (documents,), best first; equal scores by `ties`, else in their order.
+
+    For example, scores [.2, .9, .9] and depth 2 give [1, 2], and with ties [0, 1, 0] they give [2, 1].
+    """
     last = np.partition(scores, len(scores) - depth)[len(scores) - depth]
-    candidates = np.flatnonzero(scores >= last)  # in their order, which a stable sort keeps
-    ties = grade_of[candidates] if relevant_last else candidates
-    ordered: Grades = grade_of[candidates[np.lexsort((ties, -scores[candidates]))[:depth]]]
-    return ordered
+    candidates = np.flatnonzero(scores >= last)
+    order = candidates if ties is None else ties[candidates]
+    best: Rows = candidates[np.lexsort((order, -scores[candidates]))[:depth]]
+    return best
+
+
+def _grade_of(judged: Mapping[int, int], documents: int) -> Grades:
+    """Grade of each document, (documents,)."""
+    grades = np.zeros(documents, np.int64)
+    grades[list(judged)] = list(judged.values())
+    return grades
 
 
 def ranking_values(

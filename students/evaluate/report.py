@@ -11,6 +11,8 @@ from students.parallel.settings import ENGLISH
 from teachers.evaluation.sts import StsPairs
 from teachers.report import sts_headline
 
+SEARCHES = {"": "search by vectors", "-lexical": "search by words", "-hybrid": "search by both"}
+"""Ends of the names of sets, and the search that they are of."""
 ACCURACY, LOOKUP = "translation_accuracy", "lookup_accuracy"
 
 
@@ -89,7 +91,11 @@ def _recall_headline(metrics: Metrics, parallel: Mapping[str, Translations]) -> 
 
 
 def retrieval_headline(metrics: Metrics, name: str, data: RetrievalData) -> Headline:
-    """nDCG@10 of all queries of a set, with a chart by language."""
+    """nDCG@10 of all queries of a set, by vectors where measured, beside other searches, with a chart by language."""
+    searches = {
+        f"{name}{end}": label for end, label in SEARCHES.items() if f"retrieval/{name}{end}/ndcg_at_10" in metrics
+    }
+    (name, _), *others = searches.items()
     metric = f"retrieval/{name}/ndcg_at_10"
     languages = [language for language in dict.fromkeys(data.languages) if language]
     labels = {language: [(f"retrieval/{name}/{language}/ndcg_at_10", "")] for language in languages}
@@ -98,6 +104,7 @@ def retrieval_headline(metrics: Metrics, name: str, data: RetrievalData) -> Head
         measure=Measure.of(metrics, metric),
         metrics=[metric],
         data=f"{len(data.queries):,} queries and {len(data.documents):,} documents",
+        beside=[Measure.of(metrics, f"retrieval/{other}/ndcg_at_10", label) for other, label in others],
         identity=identity("ndcg_at_10", [data.queries, data.documents, [sorted(pair.items()) for pair in data.grades]]),
         model="model",
         chart=dots(metrics, labels, "nDCG@10, by language of the query"),

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from bertrelay.data.tables import Table
-from bertrelay.languages import LanguageCode
+from bertrelay.languages import EachOnce, LanguageCode
 from bertrelay.settings import (
     EncoderSource,
     InputFile,
@@ -20,6 +20,7 @@ from bertrelay.settings import (
 )
 from students.mining.settings import MiningTest
 from students.parallel.settings import ENGLISH, LanguageChoice, UnlimitedSources
+from students.searching.settings import SearchMode
 from students.settings import Prompt, Teacher, prompt_problems
 from teachers.settings import StsSets
 
@@ -53,6 +54,11 @@ class RetrievalTest(Settings):
     qrels: Table | None = None
     """Judgements in TREC's four columns, or query, document and grade, which is 1 where there is none; a document is
     relevant from grade 1."""
+    modes: Annotated[list[SearchMode], Field(min_length=1, strict=False), EachOnce] = ["dense"]
+    """Search by vectors, by words (`lexical`) and by both (`hybrid`); those by words are sets of their own in the
+    metrics, `<name>-lexical` and `<name>-hybrid`."""
+    dev: Table | None = None
+    """Judgements of other queries, on which `hybrid` chooses the weight of its ranking by words; .5 when absent."""
     language: LanguageCode | None = None
     """Language of all queries; when absent that of each in the column `language`."""
     recall_at: Annotated[list[Positive], Field(min_length=1, strict=False)] = [10, 100]
@@ -60,6 +66,8 @@ class RetrievalTest(Settings):
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:
+        if self.dev is not None and "hybrid" not in self.modes:
+            raise ValueError("dev: expected hybrid among `modes`, whose weight it chooses; leave it out")
         tables = [table is not None for table in (self.queries, self.corpus, self.qrels)]
         if all(tables) if self.folder is None else not any(tables):
             return self

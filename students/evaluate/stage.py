@@ -19,7 +19,7 @@ from students.evaluate.bitext import mining_metrics
 from students.evaluate.judgements import read_retrieval
 from students.evaluate.lookup import lookup_metrics
 from students.evaluate.nearness import nearness_metrics
-from students.evaluate.ranking import encode_data, rank, ranking_values, retrieval_metrics
+from students.evaluate.ranking import encode_data, grades_at, rank_by_modes, ranking_values, retrieval_metrics
 from students.evaluate.report import evaluation_report
 from students.evaluate.retrieval import search_metrics
 from students.evaluate.settings import EvaluateSettings
@@ -129,17 +129,29 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
         metrics |= xsim_metrics(name, pairs, encode, settings.xsim_pairs)
     for name, mined in settings.mining.items():
         metrics |= mining_metrics(name, mined, student, context, precision, settings.max_rejects)
-    for name, data in searches.items():
-        ranked = rank(data, *encode_data(data, student, precision))
-        values = ranking_values(ranked, data.grades, settings.retrieval[name].recall_at)
-        metrics |= retrieval_metrics(name, data, values)
+    for name, (data, dev) in searches.items():
+        test_of, encoded = (
+            settings.retrieval[name],
+            data if dev is None else data._replace(queries=data.queries + dev.queries),
+        )
+        rankings, weight = rank_by_modes(data, encode_data(encoded, student, precision), test_of.modes, dev)
+        for mode in test_of.modes:
+            values = ranking_values(grades_at(rankings[mode], data), data.grades, test_of.recall_at)
+            metrics |= retrieval_metrics(name if mode == "dense" else f"{name}-{mode}", data, values)
+        if dev is not None:
+            metrics[f"retrieval/{name}-hybrid/lexical_weight"] = weight
     for language, test in tests.parallel.items():
         if language in dictionaries:
             metrics |= lookup_metrics(language, dictionaries[language], test)
     picture = similarity_examples(tests.parallel, encode, settings.picture_sentences)
     if picture is not None:
         write_json(context.output / PICTURE, picture)
-    write_report(evaluation_report(metrics, tests.parallel, tests.sts, searches, picture), context)
+    write_report(
+        evaluation_report(
+            metrics, tests.parallel, tests.sts, {name: data for name, (data, _) in searches.items()}, picture
+        ),
+        context,
+    )
     return metrics | tests.sizes()
 
 

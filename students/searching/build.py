@@ -34,6 +34,7 @@ from students.searching.index_folder import (
     SEGMENT_ROWS,
     SENTENCES,
     SHOWN,
+    WORDS,
     BuiltKind,
     FileDigest,
     IndexManifest,
@@ -48,6 +49,7 @@ from students.searching.index_folder import (
     replaced_folder,
     write_manifest,
 )
+from students.searching.lexical import WordIndex
 from students.searching.sentences import write_columns, write_sentences
 from students.searching.settings import EXACT_UP_TO, ApproximateKind, Hnsw, IndexKind, IndexOptions, SearchKind
 
@@ -196,12 +198,16 @@ def finish_replacing(folder: Path) -> None:
 
 
 def _add_missing(folder: Path, table: Table, manifest: IndexManifest, options: IndexOptions) -> IndexManifest:
-    """Adds the columns and the kind that `manifest` lacks, and writes the manifest that has them."""
+    """Adds the columns, the words and the kind that `manifest` lacks, and writes the manifest that has them."""
     check_files(folder, manifest)
     if missing := manifest.missing_columns(options):
         manifest = replace(manifest, columns=[*manifest.columns, *missing])
         lines = open_arrow(folder / SENTENCES)["line"].to_pylist()
         write_columns(table, manifest.columns, lines, folder / manifest.columns_file, options.cache)
+    if options.lexical and not manifest.lexical:
+        chunks = open_arrow(folder / SENTENCES)["text"].chunks
+        WordIndex.build(text for chunk in chunks for text in chunk.to_pylist()).write(folder / WORDS)
+        manifest = replace(manifest, lexical=True)
     check_inputs()
     if kind := manifest.missing_kind(options):
         manifest = _add_kind(folder, manifest, kind, options.hnsw or Hnsw())

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -30,6 +31,7 @@ from students.searching.equal_vectors import AnyVectors, Rows, first_rows, stack
 from students.searching.faiss import Approximate, exact_neighbours, load_faiss, merge
 from students.searching.index_folder import (
     SENTENCES,
+    WORDS,
     IndexManifest,
     check_files,
     check_is_index,
@@ -41,8 +43,9 @@ from students.searching.index_folder import (
     read_origin,
     require_manifest,
 )
+from students.searching.lexical import CANDIDATES, WordIndex, fuse, matching_words
 from students.searching.sentences import check_columns
-from students.searching.settings import Hnsw, IndexKind, IndexOptions, IndexSettings, index_beside
+from students.searching.settings import Hnsw, IndexKind, IndexOptions, IndexSettings, SearchMode, index_beside
 
 
 class Hit(NamedTuple):
@@ -51,6 +54,8 @@ class Hit(NamedTuple):
     record: its number among the records of the corpus, from 1, without a header; in a table the row of the columns
         beside it, where a line is not.
     columns: the values of the columns that the index was to show, by name.
+    score: in search by words that of BM25, in both of the fusion, which decide the order; else None.
+    words: those of the text that the query has too, in search by words or both; else None.
     """
 
     similarity: float
@@ -58,6 +63,13 @@ class Hit(NamedTuple):
     text: str
     record: int
     columns: dict[str, Any]
+    score: float | None = None
+    words: list[str] | None = None
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The fields that have a value, for JSON."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -83,6 +95,8 @@ class SearchIndex:
         queries: Sequence[str],
         top_k: int = 10,
         *,
+        mode: SearchMode = "dense",
+        lexical_weight: float = 0.5,
         exact: bool = False,
         ef_search: int | None = None,
         name_query: Callable[[int], str] = lambda row: f"query {row + 1:,}",
@@ -94,6 +108,9 @@ class SearchIndex:
     ) -> list[list[Hit]]:
         """Finds the `top_k` sentences nearest to each of `queries`, best first; fewer where the index has fewer.
 
+        mode: `lexical` ranks by BM25 the sentences that share a word with the query, `hybrid` fuses this ranking with
+            that by vectors. Both need an index of words.
+        lexical_weight: of the ranking by words in `hybrid`, from 0 to 1.
         exact: compare with every sentence even where there is a graph, or codes of fewer bits.
         ef_search: candidates of a graph, or of codes compared in float32; more find more and take longer. The
             index's own when absent.
@@ -105,6 +122,7 @@ class SearchIndex:
         """
         queries = list_texts(queries, "search")
         check_count("top_k", top_k)
+        check_choice("mode", mode, get_args(SearchMode))
         blank = next((row for row, query in enumerate(queries) if not query.strip()), None)
         if blank is not None:
             raise RequestError(f"search: expected a text to look for, found an empty one ({name_query(blank)})")
@@ -120,7 +138,10 @@ class SearchIndex:
             batch_size=batch_size,
         )  # (queries, dim)
         check_finite(self.encoder, vectors, name_query)
-        return self.hits(vectors, int(top_k), exact, ef_search and int(ef_search))
+        candidates = ef_search and int(ef_search)
+        if mode == "dense":
+            return self.hits(vectors, int(top_k), exact, candidates)
+        return self.hits_with_words(queries, vectors, int(top_k), mode, lexical_weight, exact, candidates)
 
     @property
     def query_prompt(self) -> str | None:
@@ -139,6 +160,41 @@ class SearchIndex:
             ]
             for similarities, rows in zip(*neighbours, strict=True)
         ]
+
+    def hits_with_words(
+        self,
+        queries: Sequence[str],
+        vectors: Vectors,
+        top_k: int,
+        mode: SearchMode,
+        lexical_weight: float = 0.5,
+        exact: bool = False,
+        ef_search: int | None = None,
+    ) -> list[list[Hit]]:
+        """Finds the sentences of the best scores for queries and their `vectors` (n, dim), by words or by both."""
+        vectors, depth = unit(vectors), max(top_k, CANDIDATES)
+        scores, rows = self.words.neighbours(queries, depth if mode == "hybrid" else top_k)
+        if mode == "hybrid":
+            scores, rows = fuse(self.neighbours(vectors, depth, exact, ef_search)[1], rows, top_k, lexical_weight)
+        all_hits = []
+        for query, vector, best in zip(queries, vectors, zip(scores, rows, strict=True), strict=True):
+            hits = []
+            for score, row in zip(*(column.tolist() for column in best), strict=True):
+                if row >= 0:
+                    hit = self._hit(float((self.vectors[row : row + 1] @ vector)[0]), row)
+                    hits.append(hit._replace(score=score, words=matching_words(query, hit.text)))
+            all_hits.append(hits)
+        return all_hits
+
+    @cached_property
+    def words(self) -> WordIndex:
+        """The words of the sentences. Raises RequestError where the index has none."""
+        if not self.manifest.lexical:
+            raise RequestError(
+                f"mode: expected dense, found an index without words in {self.folder}; give the corpus too, with "
+                "--mode hybrid (in Python and recipes lexical = true), and they are indexed"
+            )
+        return WordIndex.open(self.folder / WORDS)
 
     def _hit(self, similarity: float, row: int) -> Hit:
         line, text, record = (self.sentences[name][row].as_py() for name in ("line", "text", "record"))
@@ -234,6 +290,7 @@ def run(settings: IndexSettings, context: StageContext) -> Metrics:
         kind=settings.kind,
         show=settings.show,
         hnsw=settings.hnsw,
+        lexical=settings.lexical,
         prompt_name=settings.prompt,
         precision=context.precision(settings.precision),
         batch_tokens=settings.batch_tokens,
@@ -253,6 +310,7 @@ def build_index(
     kind: IndexKind = "auto",
     show: Sequence[Column] = (),
     hnsw: Hnsw | None = None,
+    lexical: bool = False,
     prompt_name: str | None = None,
     query_prompt_name: str | None = None,
     precision: str = "auto",
@@ -341,11 +399,14 @@ def search(
     queries: Sequence[str],
     top_k: int = 10,
     *,
+    mode: SearchMode = "dense",
+    lexical_weight: float = 0.5,
     index: str | Path | None = None,
     ef_search: int | None = None,
     kind: IndexKind = "auto",
     show: Sequence[Column] = (),
     hnsw: Hnsw | None = None,
+    lexical: bool = False,
     prompt_name: str | None = None,
     query_prompt_name: str | None = None,
     precision: str = "auto",
@@ -361,11 +422,13 @@ def search(
     The first call builds an index and leaves it there. For many calls keep what `build_index` or `open_index` returns,
     which describe the errors too.
 
+    mode, lexical_weight: see `SearchIndex.search`.
     corpus: None opens `index` as it is.
     index: its folder; next to the corpus by default.
     Others as in `students.searching.settings.IndexOptions`. With `kind` exact all sentences are compared whatever
         the index has; without a corpus other kinds expect an index of that kind.
     """
+    lexical = lexical or mode != "dense"
     options = settings_of(IndexOptions, locals())
     check_count("ef_search", ef_search)
     if corpus is None and rebuild:
@@ -378,6 +441,8 @@ def search(
     return opened.search(
         queries,
         top_k,
+        mode=mode,
+        lexical_weight=lexical_weight,
         ef_search=ef_search,
         prompt_name=options.query_prompt_name,
         precision=options.precision,

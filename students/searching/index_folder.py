@@ -5,6 +5,7 @@
 | `index.json`                      | the manifest, written last                                                      |
 | `sentences.arrow`                 | columns text, line and record of all sentences, for hits                        |
 | `columns-<digest>.arrow`          | other columns of the corpus for hits, as JSON                                   |
+| `words.npz`                       | `WordIndex` of all sentences, for search by words                               |
 | `000000.vectors.npy`              | of the first segment: row i for its sentence i, at length one                   |
 | `000000.equal.npy`                | `starts` and `rows` of `EqualRows` end to end; empty where all vectors differ   |
 | `000000.hnsw-32-100.faiss`        | the FAISS index of kind hnsw, with 32 links and 100 candidates of construction  |
@@ -40,9 +41,9 @@ from students.searching.equal_vectors import open_equal
 from students.searching.faiss import EXACT_BLOCK, Approximate, open_faiss
 from students.searching.settings import ApproximateKind, Hnsw, IndexKind, IndexOptions, SearchKind
 
-SENTENCES, MANIFEST = "sentences.arrow", "index.json"
+SENTENCES, MANIFEST, WORDS = "sentences.arrow", "index.json", "words.npz"
 OWN_FILES = re.compile(
-    r"index\.json|sentences\.arrow|columns(-\w+)?\.arrow|(\d{6}\.)?(vectors\.npy|equal\.npy|[\w-]+\.faiss)"
+    r"index\.json|words\.npz|sentences\.arrow|columns(-\w+)?\.arrow|(\d{6}\.)?(vectors\.npy|equal\.npy|[\w-]+\.faiss)"
 )
 """Names of files that a rebuild may delete; without a number, those of formats before 3."""
 FORMAT = 3
@@ -120,6 +121,7 @@ class IndexManifest:
     kind: `exact`, `hnsw`, `int8` or `binary`: the kind that was built last; of an open index that of its search.
     approximate: the kinds that exist beside exact search.
     columns: those of the corpus that hits can show.
+    lexical: search by words is possible.
     files: the digest of each file but the manifest, by its name.
     """
 
@@ -131,6 +133,7 @@ class IndexManifest:
     segments: list[Segment]
     approximate: dict[ApproximateKind, BuiltKind] = field(default_factory=dict)
     columns: list[Column] = field(default_factory=list)
+    lexical: bool = False
     files: dict[str, FileDigest] = field(default_factory=dict)
     format: int = FORMAT
 
@@ -153,6 +156,8 @@ class IndexManifest:
         yield SENTENCES
         if self.columns:
             yield self.columns_file
+        if self.lexical:
+            yield WORDS
         for segment in self.segments:
             yield segment.vectors_file
             if self.approximate:
@@ -170,8 +175,9 @@ class IndexManifest:
         return self if kind == "auto" else replace(self, kind=kind)
 
     def lacks(self, options: IndexOptions) -> bool:
-        """True where columns or a kind of `options` are to be built."""
-        return bool(self.missing_columns(options) or self.missing_kind(options))
+        """True where columns, words or a kind of `options` are to be built."""
+        missing_words = options.lexical and not self.lexical
+        return bool(missing_words or self.missing_columns(options) or self.missing_kind(options))
 
     def missing_columns(self, options: IndexOptions) -> list[Column]:
         return [column for column in options.show if column not in self.columns]

@@ -14,6 +14,10 @@ from bertrelay.settings import BatchTokens, EncoderSource, MaxRejects, Positive,
 ApproximateKind = Literal["hnsw", "int8", "binary"]
 SearchKind = Literal["exact", ApproximateKind]
 IndexKind = Literal["auto", SearchKind]
+SearchMode = Literal["dense", "lexical", "hybrid"]
+"""Search by vectors, by words (BM25), or by both, fused by reciprocal rank."""
+LexicalWeight = Annotated[float, Field(ge=0, le=1)]
+"""Weight of the ranking by words where two are fused; .5 weighs both alike."""
 
 EXACT_UP_TO = 100_000
 """Most sentences that `auto` searches exactly, in some tens of milliseconds a query."""
@@ -41,6 +45,8 @@ class EncodedCorpus(Settings):
     show: list[Column] = []
     """Columns of the corpus that hits can show, by name, or by position from 0; an index gets more of them without
     encoding it a second time."""
+    lexical: bool = False
+    """Index the words too, for search by them: `--mode lexical` and `hybrid`."""
     precision: Precision = "auto"
     batch_tokens: BatchTokens = None
 

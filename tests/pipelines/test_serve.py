@@ -675,6 +675,21 @@ def test_an_invariant_server_gives_a_text_the_same_bits_whatever_is_asked_with_i
     models.close()
 
 
+def test_words_rank_hits_of_an_index_that_has_them(client, model, table, tmp_path):
+    body = {"query": "ein hund bellt", "top_k": 1, "mode": "hybrid"}
+    refused = client.post("/search", json=body)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "mode")
+    index = build_index(model, table, tmp_path / "index", show=["parity"], lexical=True)
+    models = open_models({"words": model, "index": tmp_path / "index"}, ServeSettings())
+    lexical = TestClient(app(models), base_url=HOST)
+    [expected] = index.search(["ein hund bellt"], 1, mode="hybrid")
+    for more in ({}, {"filter": {"parity": "odd"}}):
+        ([hit],) = (result["hits"] for result in lexical.post("/search", json=body | more).json()["results"])
+        assert (hit["text"], hit["words"]) == ("ein hund bellt", ["ein", "hund", "bellt"])
+        assert hit["score"] == pytest.approx(expected[0].score)
+    models.close()
+
+
 def test_a_student_answers_from_an_index_of_its_teacher(model, table, tmp_path):
     index = build_index(model, table, tmp_path / "index")
     teacher = SentenceEncoder.load(model)

@@ -62,6 +62,17 @@ def test_json_is_one_document_and_nothing_else(call, model, write_lines, capsys)
     assert similarities == sorted(similarities, reverse=True)
 
 
+def test_words_rank_hits_and_stand_below_them(call, model, corpus):
+    words = ["search", model, corpus, "--query", "dog", "-k", "2"]
+    lines = call(*words, "--mode", "lexical").splitlines()
+    assert [" ".join(line.split()[2:]) for line in lines[1::2]] == ["line 5 dog . dog", "line 1 a dog barks"]
+    assert lines[2].strip() == lines[4].strip() == "words: dog"
+    [hybrid] = json.loads(call(*words, "--mode", "hybrid", "--lexical-weight", "1", "--json"))["result"]["queries"]
+    assert [(hit["line"], hit["words"]) for hit in hybrid["hits"]] == [(5, ["dog"]), (1, ["dog"])]
+    with pytest.raises(RequestError, match="expected --mode hybrid"):
+        call(*words, "--lexical-weight", "1")
+
+
 def test_answers_are_written_with_the_lines_of_their_queries(call, model, corpus, queries, tmp_path, capsys):
     output = tmp_path / "answers.jsonl"
     assert (

@@ -11,7 +11,7 @@ from bertrelay.errors import RequestError, WorkError
 from bertrelay.report import read_report
 from students import evaluate_retrieval
 from students.evaluate.judgements import RetrievalData, Text, read_retrieval
-from students.evaluate.ranking import rank, ranked_grades, ranking_values
+from students.evaluate.ranking import grades_at, rank, ranked_rows, ranking_values
 from students.evaluate.settings import EvaluateSettings, RetrievalTest
 from students.evaluate.stage import run
 
@@ -42,8 +42,8 @@ def test_metrics_of_runs_with_ties_are_those_that_trec_eval_has():
     )
     columns = [ids.index(name) for name in data.documents]
     for depth in (len(ids), 25):
-        ranked = np.array([ranked_grades(row[columns], data.grades[i], depth) for i, row in enumerate(scores)])
-        values = ranking_values(ranked, data.grades, [5, 20])
+        ranked = np.array([ranked_rows(row[columns], depth) for row in scores])
+        values = ranking_values(grades_at(ranked, data), data.grades, [5, 20])
         recorded = json.loads(RECORDED.read_text())
         if depth < len(ids):
             del recorded["map"]  # of a shorter run
@@ -62,11 +62,11 @@ def test_metrics_of_one_query_by_hand():
 
 def test_ties_are_in_the_order_of_documents_or_with_the_relevant_last():
     scores = np.array([0.5, 0.5, 0.5, 0.1])
-    assert ranked_grades(scores, {0: 1}, 2).tolist() == [1, 0]
-    assert ranked_grades(scores, {0: 1}, 4, relevant_last=True).tolist() == [0, 0, 1, 0]
+    assert ranked_rows(scores, 2).tolist() == [0, 1]
+    assert ranked_rows(scores, 4, np.array([1, 0, 0, 0])).tolist() == [1, 2, 0, 3]
     same = np.ones((4, 2), np.float32)
     data = RetrievalData(["x"] * 2, list("abcd"), [{0: 1}, {3: 1}], [""] * 2)
-    assert rank(data, same[:2], same, 4, relevant_last=True).tolist() == [[0, 0, 0, 1]] * 2
+    assert grades_at(rank(data, same[:2], same, 4, relevant_last=True), data).tolist() == [[0, 0, 0, 1]] * 2
 
 
 def write_beir(folder):
@@ -110,7 +110,7 @@ FORMS = {
 def read(context):
     def read_test(settings, limit=0.0):
         with Rejects(None, limit) as rejects:
-            return read_retrieval(RetrievalTest.model_validate(settings), "mine", context, rejects)
+            return read_retrieval(RetrievalTest.model_validate(settings), "mine", context, rejects)[0]
 
     return read_test
 
@@ -169,6 +169,23 @@ def test_the_stage_has_the_metrics_of_each_language_and_a_headline(tiny_encoder,
     assert metrics["retrieval/birds/map"] == pytest.approx((2 * means[0] + means[1]) / 3)
     [headline] = read_report(context.output).headlines
     assert (headline.title, list(headline.chart.rows)) == ("nDCG@10 on birds", ["en", "de"])
+
+
+def test_words_and_both_are_sets_of_their_own_with_a_weight_chosen_on_dev(tiny_encoder, context, tmp_path):
+    tiny_encoder("bert", [*QUERIES.values(), *DOCUMENTS.values()]).save(tmp_path / "model")
+    test = write_beir(tmp_path / "beir") | {"modes": ["dense", "lexical", "hybrid"], "recall_at": [1]}
+    (tmp_path / "dev.qrels").write_text("q1 0 a 1\nq3 0 b 1\n")
+    settings = {"model": str(tmp_path / "model"), "precision": "fp32"}
+    tests = {"birds": test | {"dev": {"path": str(tmp_path / "dev.qrels")}}}
+    metrics = run(EvaluateSettings.model_validate(settings | {"retrieval": tests}), context)
+    # "red" and "green" are in one document each; "zwei rote Vögel" has no word in any.
+    assert metrics["retrieval/birds-lexical/recall_at_1"] == pytest.approx((1 / 2 + 0 + 1) / 3)
+    weight = metrics["retrieval/birds-hybrid/lexical_weight"]
+    assert weight in [step / 10 for step in range(11)]
+    [headline] = read_report(context.output).headlines
+    assert [measure.label for measure in headline.beside] == ["search by words", "search by both"]
+    with pytest.raises(ValueError, match="dev: expected hybrid among `modes`"):
+        RetrievalTest.model_validate({"folder": "/x", "dev": {"path": "/x"}})
 
 
 def test_queries_and_documents_have_their_prompts(tiny_encoder, monkeypatch):

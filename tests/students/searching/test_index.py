@@ -19,7 +19,7 @@ from bertrelay.model.layout import Prompts
 from students.compress.shrink import shrink
 from students.searching import build as building
 from students.searching import faiss as neighbours
-from students.searching.index import open_index, run, search
+from students.searching.index import Hit, open_index, run, search
 from students.searching.settings import Hnsw, IndexSettings
 
 
@@ -271,7 +271,7 @@ def test_where_the_graph_leads_to_fewer_there_are_fewer_hits(index, texts, monke
         return np.array([[0.5, -np.inf]], np.float32), np.array([[6, -1]])
 
     monkeypatch.setattr("students.searching.faiss.approximate_neighbours", lost)
-    assert index.search(["a dog"], 2) == [[(0.5, 7, texts[6], 7, {})]]
+    assert index.search(["a dog"], 2) == [[Hit(0.5, 7, texts[6], 7, {})]]
 
 
 def test_a_query_prompt_precedes_queries_only(tiny_encoder, texts, corpus):
