@@ -7,7 +7,6 @@ well, for other outcomes, under the same splits; `members.parquet`, the admissio
 Admissions are joined into stays, each with the unplanned admission that follows it; exclusions come after that.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,10 +19,10 @@ from bertrelay.files import write_json
 from bertrelay.progress import log
 from bertrelay.report import write_report
 from bertrelay.stage import Metrics, StageContext, run_alone
-from domain.clinical.admissions import ORDER, read_admissions, read_codes
-from domain.clinical.mimic import HOSPITAL, Version, tables_of, version_of
 from domain.clinical.report import flow_report
-from domain.clinical.settings import FLOW, LATEST, READMISSION, CohortSettings, Discharge
+from domain.clinical.settings import FLOW, LATEST, PER_SUBJECT, READMISSION, CohortSettings
+from domain.clinical.sources.form import ORDER, Discharge, Hospital
+from domain.clinical.sources.opening import open_hospital
 from domain.clinical.stage_files import (
     CHARACTERISTICS,
     COHORT,
@@ -44,7 +43,7 @@ CHARACTERISTIC_COLUMNS = [
 
 
 def write_characteristics(
-    folder: Path, stays: pd.DataFrame, members: pd.DataFrame, diagnoses: Path | None, rejects: Rejects
+    folder: Path, stays: pd.DataFrame, members: pd.DataFrame, hospital: Hospital, rejects: Rejects
 ) -> None:
     """Writes `characteristics.parquet`, a row for each of the stays in their order.
 
@@ -53,12 +52,11 @@ def write_characteristics(
     """
     table = pa.Table.from_pandas(stays[CHARACTERISTIC_COLUMNS], preserve_index=False)
     kind = pa.list_(pa.struct([("code", pa.string()), ("version", pa.int8())]))
-    if diagnoses is None:
-        log("there is no table diagnoses_icd: characteristics come without diagnoses")
+    codes_of = hospital.codes(pd.Series(range(len(members)), index=members["hadm_id"]), rejects)
+    if codes_of is None:
         codes = pa.nulls(len(stays), kind)
     else:
         positions = pd.Series(range(len(stays)), index=stays["hadm_id"]).reindex(members[STAY])
-        codes_of = read_codes(diagnoses, pd.Series(range(len(members)), index=members["hadm_id"]), rejects)
         # The codes of each stay once: by admission, and by `seq_num`.
         codes_of = codes_of.assign(stay=positions.to_numpy()[codes_of["admission"]])
         codes_of = codes_of.sort_values(["stay", "admission", "seq_num"], kind="stable")
@@ -95,19 +93,20 @@ def write_cohort(settings: CohortSettings, folder: Path) -> Metrics:
 
 
 def run(settings: CohortSettings, context: StageContext) -> Metrics:
-    """Writes the cohort of MIMIC's tables; returns counts of admissions and subjects, and the fraction that returned.
+    """Writes the cohort of a hospital; returns counts of admissions and subjects, and the fraction that returned.
 
     Raises RequestError for missing or damaged tables and for an empty cohort, WorkError for too many unusable rows.
     """
     if not context.process_group.is_main:
         return {}
-    tables, flow = tables_of(settings.mimic, HOSPITAL), Flow(READMISSION.labels[0])
+    flow = Flow(READMISSION.labels[0])
+    hospital = open_hospital(settings.mimic, settings.source, settings.planned_types)
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
-        admissions = read_admissions(tables, rejects, flow)
+        admissions = hospital.admissions(rejects, flow.count)
         rejects.check()  # before an empty cohort is reported, whose cause they may be
-        stays, cohort, members = make_cohort(admissions, settings, version_of(tables["patients"]), flow)
+        stays, cohort, members = make_cohort(admissions, settings, flow)
         members = members[members[STAY].isin(stays["hadm_id"])]
-        write_characteristics(context.output, stays, members, tables.get("diagnoses_icd"), rejects)
+        write_characteristics(context.output, stays, members, hospital, rejects)
     write_parquet(context.output / COHORT, cohort[COLUMNS])
     write_parquet(context.output / STAYS, stays[STAY_COLUMNS])
     write_parquet(context.output / MEMBERS, members)
@@ -125,15 +124,15 @@ def run(settings: CohortSettings, context: StageContext) -> Metrics:
     return metrics
 
 
-def make_cohort(admissions: pd.DataFrame, settings: CohortSettings, version: Version, flow: Flow) -> CohortStays:
+def make_cohort(admissions: pd.DataFrame, settings: CohortSettings, flow: Flow) -> CohortStays:
     """Selects the stays and the cohort, with their split and length.
 
     Raises RequestError when no stay is left in the cohort.
     """
     if settings.rules == "huang2019":
-        followed, window_days = huang_stays(admissions, version, flow), float(HUANG_WINDOW_DAYS)
+        followed, window_days = huang_stays(admissions, flow), float(HUANG_WINDOW_DAYS)
     else:
-        followed, window_days = default_stays(admissions, settings, version, flow), settings.window_days
+        followed, window_days = default_stays(admissions, settings, flow), settings.window_days
     indexed = followed_up(followed.cohort, admissions, settings.data_end, window_days, flow)
     if indexed.empty:
         left = "; ".join(f"{step.admissions:,} {step.step}" for step in flow.steps)
@@ -159,24 +158,23 @@ def _with_split_and_length(stays: pd.DataFrame, settings: CohortSettings) -> pd.
     subjects, shares = stays["subject_id"], {"test": settings.test_share, "validation": settings.validation_share}
     splits = {subject: split_of(subject, settings.split_key, shares) for subject in subjects.unique()}
     days = (stays["discharged_at"] - stays["admitted_at"]).dt.total_seconds() / 86_400
+    whole_days = (stays["discharged_at"].dt.floor("D") - stays["admitted_at"].dt.floor("D")).dt.days
+    days = days.mask(stays["is_by_day"], whole_days)
     return stays.assign(split=subjects.map(splits), length_of_stay_days=days)
 
 
-DISCHARGES: dict[Discharge, tuple[str, tuple[str, ...]]] = {
-    "acute-care-transfer": (
-        "transferred to another acute care facility",
-        ("SHORT TERM HOSPITAL", "DISC-TRAN CANCER/CHLDRN H", "ACUTE HOSPITAL"),
-    ),
-    "against-medical-advice": ("discharged against medical advice", ("LEFT AGAINST MEDICAL ADVI", "AGAINST ADVICE")),
-    "hospice": ("discharged to hospice", ("HOSPICE-HOME", "HOSPICE-MEDICAL FACILITY", "HOSPICE")),
+DISCHARGES: dict[Discharge, str] = {
+    "acute-care-transfer": "transferred to another acute care facility",
+    "against-medical-advice": "discharged against medical advice",
+    "hospice": "discharged to hospice",
 }
-"""By setting the name in the flow table, and the values of `discharge_location` in MIMIC-III and MIMIC-IV."""
+"""Names in the flow table."""
 
 
 def count_discharges(stays: pd.DataFrame, window_days: float, flow: Flow) -> None:
     """Counts the index stays by their kind of discharge, and those whose subject died within the window."""
-    for name, locations in DISCHARGES.values():
-        flow.count(f"of these, {name}", stays[stays["discharge_location"].isin(locations)])
+    for discharge, name in DISCHARGES.items():
+        flow.count(f"of these, {name}", stays[stays["left_as"] == discharge])
     dead = flow.count(f"of these, died within {window_days:g} days", stays[died_within(stays, window_days)])
     flow.count(f"of these, died within {window_days:g} days and not readmitted", dead[~dead["readmitted"]])
 
@@ -186,12 +184,7 @@ def died_within(stays: pd.DataFrame, window_days: float) -> "pd.Series[bool]":
     return stays["day_of_death"] <= stays["discharged_at"] + pd.Timedelta(days=window_days)
 
 
-NEWBORN = "NEWBORN"
-PLANNED: dict[Version, tuple[str, ...]] = {"III": ("ELECTIVE",), "IV": ("ELECTIVE", "SURGICAL SAME DAY ADMISSION")}
-OBSERVATION = ("AMBULATORY OBSERVATION", "DIRECT OBSERVATION", "EU OBSERVATION")
-
-
-def default_stays(admissions: pd.DataFrame, settings: CohortSettings, version: Version, flow: Flow) -> CohortStays:
+def default_stays(admissions: pd.DataFrame, settings: CohortSettings, flow: Flow) -> CohortStays:
     """Joins admissions into stays by the default rules, and links each stay to the admission that follows it.
 
     Exclusions come after the links, which they would break. The stays of a subject, with `window_days` 30:
@@ -214,19 +207,13 @@ def default_stays(admissions: pd.DataFrame, settings: CohortSettings, version: V
     if is_joined:
         flow.count("joined with those they overlap or touch", stays)
     counted = ~stays["observation_alone"] | (settings.observation_stays == "kept")
-    planned: Sequence[str] = PLANNED[version]
-    if settings.planned_types is not None:
-        planned = [name.strip().upper() for name in settings.planned_types]
-        unmet = sorted(set(planned).difference(stays.loc[counted, "admission_type"]))
-        if unmet:
-            log(f"planned_types: no stay begins as {' or '.join(unmet)}; see that each is written as in the table")
-    unplanned = stays[counted & ~stays["admission_type"].isin(planned)]
+    unplanned = stays[counted & ~stays["is_planned"]]
     stays = with_return(stays, _first_after_discharge(stays, unplanned))
     stays["readmitted"] = stays["gap_days"] <= settings.window_days
     if settings.observation_stays == "excluded":
         stays = flow.keep("not under observation alone", stays, counted)
     stays = _without_faults(stays, flow)
-    stays = flow.keep("not newborn", stays, stays["admission_type"] != NEWBORN)
+    stays = flow.keep("not newborn", stays, ~stays["is_newborn"])
     stays = flow.keep("not discharged before the admission", stays, stays["discharged_at"] >= stays["admitted_at"])
     if settings.minimum_age:
         is_old_enough = stays["age"] >= settings.minimum_age
@@ -249,8 +236,7 @@ def _index_stays(stays: pd.DataFrame, settings: CohortSettings, flow: Flow) -> p
     stays = flow.keep("discharged alive", stays, ~stays["died_in_hospital"])
     count_discharges(stays, settings.window_days, flow)
     for discharge in settings.excluded_discharges:
-        name, locations = DISCHARGES[discharge]
-        stays = flow.keep(f"not {name}", stays, ~stays["discharge_location"].isin(locations))
+        stays = flow.keep(f"not {DISCHARGES[discharge]}", stays, stays["left_as"] != discharge)
     if settings.deaths_in_window == "excluded":
         is_kept = ~died_within(stays, settings.window_days) | stays["readmitted"]
         stays = flow.keep(f"alive or back within {settings.window_days:g} days", stays, is_kept)
@@ -295,16 +281,16 @@ def _joined(numbered: pd.DataFrame) -> pd.DataFrame:
     subject and time.
     """
     first = numbered.drop_duplicates(STAY).set_index(STAY)
-    is_observation, is_open = numbered["admission_type"].isin(OBSERVATION), numbered["discharged_at"].isna()
-    stays = numbered.assign(is_observation=is_observation, is_open=is_open).groupby(STAY, sort=False)
+    stays = numbered.assign(is_open=numbered["discharged_at"].isna()).groupby(STAY, sort=False)
     last = numbered.sort_values("discharged_at", kind="stable").drop_duplicates(STAY, keep="last").set_index(STAY)
     joined = first.assign(
-        discharge_location=last["discharge_location"],
+        left_as=last["left_as"],
         discharged_at=stays["discharged_at"].max(),
         died_in_hospital=stays["died_in_hospital"].any(),
         died_at=stays["died_at"].max(),
         observation_alone=stays["is_observation"].all(),
         is_whole=stays["is_whole"].all(),
+        is_by_day=stays["is_by_day"].any(),
         is_open=stays["is_open"].any(),
     )
     joined = joined.sort_values(ORDER, ignore_index=True)
@@ -320,11 +306,14 @@ def followed_up(
 ) -> pd.DataFrame:
     """Keeps the index stays whose whole window the data cover, with and without a return.
 
-    data_end: the last day of the data, `latest` for the latest time in the table of admissions; None keeps all.
+    data_end: the last day of the data, `latest` for the latest time in the table of admissions, `per-subject` for the
+        latest `followed_until` of each subject, without which a stay is left out; None keeps all.
     """
     latest = admissions[["admitted_at", "discharged_at", "died_at"]].max().max()
     is_shifted = latest.year >= UNSHIFTED
-    end = latest if data_end in (None, LATEST) else pd.Timestamp(data_end) + pd.Timedelta(days=1)
+    end = latest if data_end in (None, LATEST, PER_SUBJECT) else pd.Timestamp(data_end) + pd.Timedelta(days=1)
+    if data_end == PER_SUBJECT:
+        end = cohort["subject_id"].map(admissions.groupby("subject_id")["followed_until"].max())
     is_whole = cohort["discharged_at"] + pd.Timedelta(days=window_days) <= end
     if data_end is not None and is_shifted:
         log(
@@ -345,18 +334,17 @@ HUANG_PLANNED = ("ELECTIVE",)
 HUANG_WINDOW_DAYS = 30
 
 
-def huang_stays(admissions: pd.DataFrame, version: Version, flow: Flow) -> CohortStays:
+def huang_stays(admissions: pd.DataFrame, flow: Flow) -> CohortStays:
     """Selects stays by the published code of Huang, Altosaar & Ranganath (2019), as `default_stays` does.
 
     The time of an elective next admission is blanked and filled back from later ones of the subject; fewer than 30
     days, negative ones included, make a positive. Newborns, then rows with a time of death, are left out after that.
     """
-    others = [kind for kind in PLANNED[version] if kind not in HUANG_PLANNED]
-    if others:
-        count = int(admissions["admission_type"].isin(others).sum())
+    others = admissions[admissions["is_planned"] & ~admissions["admission_type"].isin(HUANG_PLANNED)]
+    if len(others):
         log(
-            f"rules huang2019: planned types differ in MIMIC-{version}. As in the published code for MIMIC-III, only "
-            f"{' and '.join(HUANG_PLANNED)} is planned; {count:,} admissions as {' or '.join(others)}, planned by the "
+            f"rules huang2019: as in the published code for MIMIC-III, only {' and '.join(HUANG_PLANNED)} is planned; "
+            f"{len(others):,} admissions as {' or '.join(sorted(set(others['admission_type'])))}, planned by the "
             "default rules, count as unplanned returns"
         )
     subjects = admissions["subject_id"]
@@ -367,7 +355,7 @@ def huang_stays(admissions: pd.DataFrame, version: Version, flow: Flow) -> Cohor
     stays = with_return(admissions.assign(next_stay_at=next_stay, is_open=is_open), following)
     stays["readmitted"] = stays["gap_days"] < HUANG_WINDOW_DAYS
     stays = _without_faults(stays, flow)
-    stays = flow.keep("not newborn", stays, stays["admission_type"] != NEWBORN)
+    stays = flow.keep("not newborn", stays, ~stays["is_newborn"])
     cohort = flow.keep("without a time of death", stays, stays["deathtime"].isna())
     count_discharges(cohort, HUANG_WINDOW_DAYS, flow)
     return CohortStays(stays, cohort, stays[["hadm_id"]].assign(**{STAY: stays["hadm_id"]}))

@@ -21,8 +21,8 @@ from bertrelay.privacy import sensitive_data
 from bertrelay.progress import log
 from bertrelay.stage import Metrics, StageContext
 from domain.checks import EXAMPLES, Finding, Occurrences, Place, Severity, findings_json
-from domain.clinical.mimic import IDS
 from domain.clinical.settings import NEAR, AuditSettings
+from domain.clinical.sources.mimic_tables import IDS
 from domain.sampling import mixed
 
 WORDS_OF_SHINGLE = 5

@@ -1,4 +1,4 @@
-"""Selection of notes: rows of MIMIC's tables by settings, admission and time; rows of other tables by their kind.
+"""Selection of notes: rows of a hospital's notes by settings, admission and time; rows of other tables by their kind.
 
 A model reads the kind of notes that it was trained on; other notes of a hospital give other risks.
 """
@@ -18,21 +18,14 @@ from bertrelay.data.records import MISSING_WORDS, canonical_id, is_missing
 from bertrelay.data.tables import ABSENT
 from bertrelay.errors import RequestError
 from bertrelay.progress import log
-from domain.clinical.mimic import IDS, ROW, TIME_FORMAT, read_blocks
 from domain.clinical.settings import MORTALITY, READMISSION, ModelDescription, NotesSettings
+from domain.clinical.sources.form import OTHER, ROW
+from domain.clinical.sources.rows import LAST_SECOND
 from domain.clinical.stage_files import COHORT, MEMBERS, STAY, STAYS, as_label, read_columns
 
-COLUMNS = {
-    "noteevents": (*IDS, "chartdate", "charttime", "storetime", "category", "description", "iserror", "text"),
-    "discharge": (*IDS, "note_type", "charttime", "storetime", "text"),
-    "radiology": (*IDS, "note_type", "charttime", "storetime", "text"),
-}
-REPORT, ADDENDUM, OTHER = 0, 1, 2
-"""Kinds of notes: a discharge summary, an addendum to one, and all others."""
-LAST_SECOND = np.timedelta64(86_399, "s")
-"""Time of day at which a note that has only a date may have been written at the latest."""
-
+SORTABLE = "%Y-%m-%d %H:%M:%S"
 UNKNOWN, NO_TEXT = "of an admission that the table of admissions does not have", "without text"
+UNMAPPED = "of a type that the map of the source does not have"
 NO_ID, OUTSIDE = "without a HADM_ID", "of an admission outside the cohort"
 BY_DAY, NOT_STORED = "dated by the day alone", "without a store time"
 ON_RETURN = "dated by the day alone, on which the next admission began"
@@ -59,8 +52,8 @@ class Stays(NamedTuple):
     outcome: str | None = None
 
 
-def read_stays(settings: NotesSettings, admissions: Path | None) -> Stays:
-    """Reads the stays in the folder that a cohort's stage wrote.
+def read_stays(settings: NotesSettings, registered: frozenset[str] | None) -> Stays:
+    """Reads the stays in the folder that a cohort's stage wrote; `registered` as in `Stays`.
 
     Raises RequestError where a file of it is missing or has something else than that stage writes.
     """
@@ -81,20 +74,14 @@ def read_stays(settings: NotesSettings, admissions: Path | None) -> Stays:
     stays = stays.astype(dict.fromkeys(["admitted_at", "next_stay_at", *ends], "datetime64[s]"))
     cut_off = stays["admitted_at"] + np.timedelta64(settings.hours, "h")
     stays = stays.assign(stay=range(len(stays)), ends=stays[ends].min(axis=1), cut_off=cut_off)
-    registered = None
-    if admissions is not None:
-        blocks = read_blocks(admissions, ("hadm_id",), lambda *_: None)  # the cohort's stage has logged them
-        registered = frozenset(hadm_id for block in blocks for hadm_id in block["hadm_id"])
     of_members = members.merge(stays.rename(columns={"hadm_id": STAY}), on=STAY)
     if label in stays:
         as_label(stays[label], cohort)
     return Stays(stays, of_members.set_index("hadm_id"), registered, label if label in stays else None)
 
 
-def choose_notes(
-    rows: pd.DataFrame, table: str, stays: Stays, settings: NotesSettings
-) -> tuple[pd.DataFrame, Counter[str]]:
-    """Selects the notes of a block of `table` that the settings name; counts the others by reason.
+def choose_notes(rows: pd.DataFrame, stays: Stays, settings: NotesSettings) -> tuple[pd.DataFrame, Counter[str]]:
+    """Selects the notes of a block in the form of all sources that the settings name; counts the others by reason.
 
     Returns columns as the fields of `Note`. A note counts from the time at which it was written, the later of its chart
     and store time; one that has only a date, from the end of that day. With a discharge on day 10, 48 hours after it
@@ -108,8 +95,7 @@ def choose_notes(
         day 14          none            day 14, 23:59   written too long after the discharge, without a next admission
     """
     stay = stays.admissions.reindex(rows["hadm_id"]).set_index(rows.index)
-    kinds, is_radiology = _kinds(rows, table)
-    charted, written, by_day = _times(rows, table)
+    kinds, charted, written, by_day = rows["kind"], rows["charted"], rows["written"], rows["by_day"]
     is_early, is_late = settings.input == "early", written >= stay["cut_off"]
     hours, returned_at = settings.after_discharge_hours, stay["next_stay_at"]
     if settings.cut == "discharge":  # a later return moves no cut, not even on the day of the discharge
@@ -117,9 +103,10 @@ def choose_notes(
     until = stay["ends"] + np.timedelta64(round(hours * 3600), "s")
     until = until.mask(by_day, until.dt.floor("D") + LAST_SECOND)
     reasons = {
-        "marked as an error": _equals(rows, "iserror", "1"),
+        "marked as an error": rows["is_error"],
+        UNMAPPED: rows["is_unmapped"],
         NO_ID: rows["hadm_id"] == "",
-        "no discharge summary": (not is_early) & (kinds == OTHER) & ~(is_radiology & settings.radiology),
+        "no discharge summary": (not is_early) & (kinds == OTHER) & ~(rows["is_radiology"] & settings.radiology),
         "a discharge summary": is_early & (kinds != OTHER),
         UNKNOWN: ~rows["hadm_id"].isin(rows["hadm_id"] if stays.registered is None else stays.registered),
         OUTSIDE: stay["stay"].isna(),
@@ -137,52 +124,16 @@ def choose_notes(
     counts = Counter({reason: int((why == reason).sum()) for reason in reasons})
     far = np.timedelta64(FAR_DAYS, "D")
     is_far = (charted < stay["admitted_at"] - far) | (charted > stay["ends"] + far)
-    facts = {BY_DAY: by_day, NOT_STORED: rows["storetime"].isna(), ON_RETURN: written >= stay["next_stay_at"]}
+    facts = {BY_DAY: by_day, NOT_STORED: ~rows["is_stored"], ON_RETURN: written >= stay["next_stay_at"]}
     facts[KEPT_FAR] = is_far
     counts |= {fact: int((is_kept & is_so).sum()) for fact, is_so in facts.items()} | {FAR: int(is_far.sum())}
     if stays.outcome is not None:
         has_outcome = stay[stays.outcome].eq(True)
         counts |= {WITH_OUTCOME + reason: int((has_outcome & (why == reason)).sum()) for reason in reasons}
-    at = charted.dt.strftime(TIME_FORMAT).astype(object).where(charted.notna(), None)  # pandas' own varies by block
+    at = charted.dt.strftime(SORTABLE).astype(object).where(charted.notna(), None)  # pandas' own varies by block
     notes = rows[["hadm_id"]].assign(kind=kinds, charted=at, row=rows[ROW], text=rows["text"])
     notes.insert(0, "stay", stay["stay"].fillna(-1).astype(int))
     return notes[is_kept], counts
-
-
-def _kinds(rows: pd.DataFrame, table: str) -> tuple["pd.Series[int]", "pd.Series[bool]"]:
-    """Returns the kind of each note, and marks the radiology reports."""
-    if table == "noteevents":
-        is_radiology, is_report = _equals(rows, "category", "radiology"), _equals(rows, "category", "discharge summary")
-        is_addendum = _equals(rows, "description", "addendum")
-    else:
-        is_radiology = pd.Series(table == "radiology", rows.index)
-        is_report, is_addendum = ~is_radiology, _equals(rows, "note_type", "ad")
-    kinds = pd.Series(OTHER, rows.index).mask(is_report, REPORT).mask(is_report & is_addendum, ADDENDUM)
-    return kinds, is_radiology
-
-
-def _equals(rows: pd.DataFrame, column: str, value: str) -> "pd.Series[bool]":
-    """Marks the rows whose `column` is `value`, in any case and with any space around it; none without the column."""
-    return rows[column].str.strip().str.lower() == value if column in rows else pd.Series(False, rows.index)
-
-
-def _times(
-    rows: pd.DataFrame, table: str
-) -> tuple["pd.Series[pd.Timestamp]", "pd.Series[pd.Timestamp]", "pd.Series[bool]"]:
-    """Returns the times at which notes were charted and written, and marks those that have only a date.
-
-    Written is the later of chart and store time: a note describes the first, and could be read from the second on.
-    """
-    charted, stored = rows["charttime"], rows["storetime"]
-    if table == "noteevents":
-        days, has_day_alone = rows["chartdate"], charted.isna()
-        begins, charted = charted.fillna(days), charted.fillna(days + LAST_SECOND)
-    else:  # MIMIC-IV charts its discharge notes at midnight of their day
-        days, begins = charted.dt.floor("D"), charted
-        has_day_alone = (charted == days) & (table == "discharge")
-    by_day = has_day_alone & days.notna() & ~(stored >= days)  # else the store time says when on that day
-    written = pd.concat([begins, stored], axis=1).max(axis=1).mask(by_day, days + LAST_SECOND)
-    return charted, written, by_day
 
 
 MARKS = ("category", "note_type", "iserror")

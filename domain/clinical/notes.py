@@ -26,7 +26,6 @@ from bertrelay.report import write_report
 from bertrelay.stage import Metrics, StageContext, run_alone
 from domain.clinical import note_selection
 from domain.clinical.cleaning import BETWEEN, TOKENS, clean
-from domain.clinical.mimic import NOTES, note_version, read_blocks, tables_of
 from domain.clinical.note_selection import (
     BY_DAY,
     FAR,
@@ -37,6 +36,7 @@ from domain.clinical.note_selection import (
     ON_RETURN,
     OUTSIDE,
     UNKNOWN,
+    UNMAPPED,
     WITH_OUTCOME,
     Stays,
     choose_notes,
@@ -44,6 +44,8 @@ from domain.clinical.note_selection import (
 from domain.clinical.note_store import Note, NoteStore, open_note_store
 from domain.clinical.report import flow_report
 from domain.clinical.settings import FLOW, NOT_IN_IV, NOTES_ABOUT, NotesSettings, in_words
+from domain.clinical.sources.form import OTHER, REPORT, NoteSource
+from domain.clinical.sources.opening import open_notes
 from domain.clinical.stage_files import FEWEST, NOTES_FILE, SPLITS, marked, shown_count
 
 READ, KEPT, COPIES = "rows that were read", "kept", "a copy of another note"
@@ -83,23 +85,21 @@ def run(settings: NotesSettings, context: StageContext) -> Metrics:
     """
     if not context.process_group.is_main:
         return {}
-    tables = tables_of(settings.mimic, NOTES)
-    version, is_early = note_version(tables), settings.input == "early"
-    if is_early and version == "IV":
+    source = open_notes(settings.mimic, settings.source, radiology=settings.radiology)
+    is_early = settings.input == "early"
+    if is_early and not source.has_early:
         raise RequestError(NOT_IN_IV)
-    if settings.radiology and version == "IV" and "radiology" not in tables:
-        raise RequestError("radiology: there is no table radiology.csv[.gz]. Fetch it, or leave it out.")
-    names = ["noteevents"] if version == "III" else ["discharge", *["radiology"] * settings.radiology]
-    stays = note_selection.read_stays(settings, tables.get("admissions"))
+    names = source.tables()
+    stays = note_selection.read_stays(settings, source.registered())
     counts = Counter[str]({READ: 0, KEPT: 0, COPIES: 0})
     with open_note_store(context.work / "sorting") as store:
         with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
             for name in names:
-                counts.update(store_notes(store, name, tables[name], stays, settings, rejects))
+                counts.update(store_notes(store, name, source, stays, settings, rejects))
         sizes = store.sort()
         counts[COPIES] = counts[KEPT] - len(store)
         counts[KEPT] = len(store)
-        written = _write_texts(store, sizes, stays.table, _inputs(settings, tables, context), context)
+        written = _write_texts(store, sizes, stays.table, _inputs(settings, source.files, context), context)
     in_texts = int(written["n_notes"].sum())
     counts[NO_TEXT] += counts[KEPT] - in_texts
     counts[KEPT] = in_texts
@@ -117,7 +117,7 @@ def run(settings: NotesSettings, context: StageContext) -> Metrics:
     about: dict[str, object] = {"input": settings.input, "stays": settings.stays, "radiology": settings.radiology}
     about |= {"cut": _cut(settings), "cost": shown}
     log(f"notes: {about['cut']}; {exact}")
-    flow = _flow(counts, reasons, stays, table, without, is_early=is_early)
+    flow = _flow(counts, reasons, stays, table, without, source.unmapped_types(), is_early=is_early)
     write_text(context.output / FLOW, flow.to_csv(index=False))
     write_text(context.output / "tokens.txt", "".join(token + "\n" for token in TOKENS))
     write_json(context.output / NOTES_ABOUT, about)
@@ -166,12 +166,14 @@ def _flow(
     stays: Stays,
     table: pd.DataFrame,
     without: pd.DataFrame,
+    unmapped: Sequence[tuple[str, int]],
     *,
     is_early: bool,
 ) -> pd.DataFrame:
     """Makes the rows of `flow.csv`.
 
-    table: the stays that may have a text; without: those of them that have none.
+    table: the stays that may have a text; without: those of them that have none. unmapped: counts of notes by a type
+    that has no meaning.
     """
 
     def of_stays(step: str, part: pd.DataFrame, notes: int | None = None) -> tuple[object, ...]:
@@ -190,6 +192,7 @@ def _flow(
         *([of_stays("of the cohort, open at the cut-off", table)] if is_early else []),
         of_notes(READ, counts[READ]),
         *(of_notes(f"left out: {reason}", count, reason) for reason, count in reasons.items()),
+        *(of_notes(f"left out: {UNMAPPED}: {value}", count) for value, count in unmapped),
         of_notes("left out: cannot be used (rejects.jsonl)", unusable),
         of_stays(KEPT, with_text, counts[KEPT]),
         *(of_notes(f"kept, {what}", counts[what]) for what in (BY_DAY, NOT_STORED, ON_RETURN)),
@@ -206,11 +209,11 @@ def _inputs(settings: NotesSettings, tables: Mapping[str, Path], context: StageC
     """Returns a fingerprint of the settings and files that decide the texts."""
     digests = Digests(context.cache.folder / "digests.json")
     files = {name: digests.of(path) for name, path in {**tables, "cohort": Path(settings.cohort)}.items()}
-    return fingerprint(settings.model_dump(exclude={"mimic", "cohort"}) | files)
+    return fingerprint(settings.model_dump(exclude={"mimic": True, "cohort": True, "source": {"path"}}) | files)
 
 
 def store_notes(
-    store: NoteStore, table: str, file: Path, stays: Stays, settings: NotesSettings, rejects: Rejects
+    store: NoteStore, table: str, source: NoteSource, stays: Stays, settings: NotesSettings, rejects: Rejects
 ) -> Counter[str]:
     """Stores the notes of a table that are kept; returns the counts of rows, of those kept, and of others by reason."""
     counts, unusable = Counter[str](), 0
@@ -220,8 +223,8 @@ def store_notes(
         unusable += 1
         rejects.add(file, row, reason)
 
-    for number, block in enumerate(read_blocks(file, note_selection.COLUMNS[table], reject), 1):
-        notes, left_out = choose_notes(block, table, stays, settings)
+    for number, block in enumerate(source.blocks(table, reject), 1):
+        notes, left_out = choose_notes(block, stays, settings)
         store.add([Note(*row) for row in notes.itertuples(index=False, name=None)])
         rejects.used(len(block))
         counts.update({READ: len(block), KEPT: len(notes)} | left_out)
@@ -269,12 +272,12 @@ def in_order(notes: Sequence[Note]) -> list[Note]:
 
         radiology day 3, addendum day 9, report day 5, report day 8  →  radiology, report 5, report 8, addendum 9
     """
-    reports = [note for note in notes if note.kind == note_selection.REPORT]
+    reports = [note for note in notes if note.kind == REPORT]
 
     def position(note: Note) -> tuple[int, int]:
-        if note.kind == note_selection.OTHER:
+        if note.kind == OTHER:
             return -1, note.kind
-        if note.kind == note_selection.REPORT:
+        if note.kind == REPORT:
             return reports.index(note), note.kind
         of_admission = [n for n, report in enumerate(reports) if report.hadm_id == note.hadm_id] or range(len(reports))
         before = [n for n in of_admission if _time(reports[n]) <= _time(note)]

@@ -23,7 +23,16 @@ from bertrelay.settings import (
     refuse_idle,
 )
 from bertrelay.training.settings import TrainingSettings
-from domain.clinical.mimic import HOSPITAL, NOTES, HospitalTables, NoteTables, note_version, table_problems
+from domain.clinical.sources.form import Discharge
+from domain.clinical.sources.mimic_tables import (
+    HOSPITAL,
+    NOTES,
+    HospitalTables,
+    NoteTables,
+    note_version,
+    table_problems,
+)
+from domain.clinical.sources.settings import NoteTable, StayTable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -106,12 +115,11 @@ class ChunkSettings(Settings):
         return self
 
 
-Discharge = Literal["acute-care-transfer", "against-medical-advice", "hospice"]
 Share = Annotated[float, Field(ge=0, lt=1)]
 BY_DEFAULT_RULES = UsedWith(rules="default")
 
 
-LATEST = "latest"
+LATEST, PER_SUBJECT = "latest", "per-subject"
 
 
 def _as_text(value: object) -> object:
@@ -121,22 +129,24 @@ def _as_text(value: object) -> object:
 
 def _day_or_latest(value: str) -> str:
     try:
-        return value if value == LATEST else date.fromisoformat(value).isoformat()
+        return value if value in (LATEST, PER_SUBJECT) else date.fromisoformat(value).isoformat()
     except ValueError:
-        raise ValueError(f'expected "{LATEST}" or a day as in "2019-12-31", found {value!r}') from None
+        raise ValueError(f'expected "{LATEST}", "{PER_SUBJECT}" or a day as in "2019-12-31", found {value!r}') from None
 
 
 class CohortSettings(Settings):
     """Index stays of a hospital, the unplanned admissions that follow them, and their split by subject."""
 
-    mimic: HospitalTables
+    mimic: HospitalTables | None = None
     """Folder with the tables of MIMIC-III or MIMIC-IV."""
+    source: StayTable | None = None
+    """A hospital's own table of stays, in place of `mimic`."""
     rules: Literal["default", "huang2019"] = "default"
     """`huang2019` gives the labels of the published code of Huang, Altosaar & Ranganath (2019), and fixes the settings
     from `window_days` to `minimum_age`."""
     window_days: Annotated[float, Field(gt=0), BY_DEFAULT_RULES] = 30.0
     """A stay is positive when the next unplanned one begins at most this many days after its discharge."""
-    planned_types: Annotated[list[str] | None, BY_DEFAULT_RULES] = None
+    planned_types: Annotated[list[str] | None, BY_DEFAULT_RULES, UsedWith("mimic")] = None
     """Admission types that are no readmission. When absent: ELECTIVE, and in MIMIC-IV SURGICAL SAME DAY ADMISSION as
     well."""
     observation_stays: Annotated[Literal["kept", "excluded"], BY_DEFAULT_RULES] = "kept"
@@ -156,9 +166,9 @@ class CohortSettings(Settings):
     data_end: Annotated[
         str | None, BeforeValidator(_as_text), AfterValidator(lambda value: value and _day_or_latest(value))
     ] = None
-    """Last day of the data, or `latest`, for the latest time in the table of admissions: index stays whose window ends
-    later are left out, as a return would not be seen. MIMIC's dates are shifted for each subject, so that its data have
-    no such day; when absent, all stays are kept."""
+    """Last day of the data; `latest`, for the latest time in the table of admissions; or `per-subject`, by the column
+    `followed_until` of a source. Index stays whose window ends later are left out, as a return would not be seen.
+    MIMIC's dates are shifted for each subject, so that its data have no such day; when absent, all stays are kept."""
     split_key: str = "bertrelay"
     """Key of the split by subject; another key gives another split. Subjects that are added later move nobody."""
     validation_share: Share = 0.1
@@ -172,16 +182,37 @@ class CohortSettings(Settings):
     flow leaves out are usable."""
 
     def input_problems(self) -> Iterator[tuple[str, str]]:
-        return table_problems("mimic", self.mimic, HOSPITAL)
+        return table_problems("mimic", self.mimic, HOSPITAL) if self.mimic else iter(())
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        check_source(self.mimic, self.source)
+        if self.source is not None:
+            columns = self.source.columns
+            if self.rules == "huang2019":
+                raise ValueError('rules: expected "default" with `source`, as huang2019 reads columns of MIMIC')
+            if self.minimum_age and not (columns.age or columns.born):
+                raise ValueError(
+                    "minimum_age: the source has no ages; name columns.age or columns.born, or set minimum_age = 0, "
+                    "which keeps stays of any age"
+                )
+            if self.deaths_in_window == "excluded" and not columns.died_at:
+                raise ValueError("deaths_in_window: the source has no times of death; name its columns.died_at")
+        if self.data_end == PER_SUBJECT and not (self.source and self.source.columns.followed_until):
+            raise ValueError(f'data_end: "{PER_SUBJECT}" needs a source with columns.followed_until')
         if self.validation_share + self.test_share >= 1:
             raise ValueError(
                 "validation_share and test_share: expected less than 1 together, so that something is left to train "
                 f"on, found {self.validation_share} and {self.test_share}"
             )
         return self
+
+
+def check_source(mimic: object, source: object) -> None:
+    """Raises ValueError unless exactly one of them is set."""
+    if (mimic is None) == (source is None):
+        count = "neither" if mimic is None else "both"
+        raise ValueError(f"expected either `mimic`, a folder, or `source`, a hospital's own table, found {count}")
 
 
 NOT_IN_IV = (
@@ -193,8 +224,10 @@ NOT_IN_IV = (
 class NotesSettings(Settings):
     """The notes of each stay of a cohort, as one text."""
 
-    mimic: NoteTables
+    mimic: NoteTables | None = None
     """Folder with the notes of MIMIC-III or MIMIC-IV."""
+    source: NoteTable | None = None
+    """A hospital's own table of notes, in place of `mimic`."""
     cohort: InputFile
     """Folder that the cohort's stage wrote, as in `@cohort`."""
     input: Input = "discharge"
@@ -221,10 +254,17 @@ class NotesSettings(Settings):
     usable."""
 
     def input_problems(self) -> Iterator[tuple[str, str]]:
-        return table_problems("mimic", self.mimic, NOTES)
+        return table_problems("mimic", self.mimic, NOTES) if self.mimic else iter(())
 
     @model_validator(mode="after")
     def _early_notes_exist(self) -> Self:
+        check_source(self.mimic, self.source)
+        if self.input == "early" and self.source and not self.source.columns.note_type:
+            raise ValueError(
+                'input: "early" needs a source with columns.note_type, else all notes are discharge summaries'
+            )
+        if self.radiology and self.source and not self.source.map.radiology:
+            raise ValueError("radiology: the source has no map.radiology, the note types of radiology reports")
         if self.input == "early" and isinstance(self.mimic, dict) and note_version(self.mimic) == "IV":
             raise ValueError(NOT_IN_IV)
         return self

@@ -16,6 +16,7 @@ from typing import Any
 
 from bertrelay.progress import progress
 from bertrelay.stage import Metrics, StageContext
+from pipelines.samples.forms import write_form
 from pipelines.samples.grammar import Scope, grammar, load
 from pipelines.samples.notes import MASK, SUMMARY, late_notes_of, notes_of, wordings
 from pipelines.samples.patients import draw_subject
@@ -62,7 +63,10 @@ def write_hospital(folder: Path, settings: HospitalSettings) -> dict[str, int]:
                     row["row_id"] = numbered[table]
                 tables[table].writerow([row.fill(f"{{{column.lower()}}}") for column in files[table][1]])
             bar.advance()
-    return {**{name: counts[table] for table, (name, _) in files.items()}, **write_terms(folder)}
+    written = {name: counts[table] for table, (name, _) in files.items()} | write_terms(folder)
+    for form in settings.forms:
+        written |= write_form(folder, form, folder / MIMIC)
+    return written
 
 
 def columns(version: str) -> dict[str, list[str]]:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from bertrelay.settings import Positive, Seed, Settings
+from bertrelay.settings import Positive, Seed, Settings, UsedWith
 
 
 class SampleSettings(Settings):
@@ -64,5 +64,7 @@ class HospitalSettings(Settings):
     """Number of patients; each has two admissions or so, and each is the same however many patients there are."""
     version: Literal["III", "IV"] = "III"
     """Version of MIMIC; IV has discharge and radiology notes only."""
+    forms: Annotated[list[Literal["table"]], UsedWith(version="III")] = []
+    """Other forms in which the same hospital is written beside MIMIC's: `table`, tables of its own."""
     words: Annotated[int, Field(ge=100)] = 400
     """Words of a discharge summary, on average; it cannot be shorter than what it has to state, some 160."""

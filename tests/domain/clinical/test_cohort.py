@@ -12,10 +12,11 @@ from pydantic import ValidationError
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
-from domain.clinical.admissions import _without, read_codes
 from domain.clinical.cohort import run
-from domain.clinical.mimic import read_table
 from domain.clinical.settings import CohortSettings
+from domain.clinical.sources.mimic import read_codes
+from domain.clinical.sources.mimic_tables import read_table
+from domain.clinical.sources.rows import without
 from domain.sampling import split_of
 
 OF_EVERY_STAY = ["subject_id", "hadm_id", "admitted_at", "discharged_at", "next_stay_at"]
@@ -246,7 +247,7 @@ def test_rows_that_may_be_unusable_are_a_share_of_all_rows_and_each_counts_once(
     assert (rejects.records, rejects.counts.total()) == (400, 2)
     rejects.check()  # 0.5 %
     table = read_table(file, ("subject_id", "hadm_id"), rejects := Rejects(None))
-    _without(table, table["hadm_id"] == "100", "twice", file, rejects)
+    without(table, table["hadm_id"] == "100", "twice", file, rejects)
     assert (rejects.records, rejects.counts.total()) == (400, 1)
 
 
@@ -440,7 +441,7 @@ def test_the_end_of_the_data_may_be_a_day_of_toml():
 
 @pytest.mark.parametrize("data_end", ["yesterday", "31.12.2019", "2019-02-30"])
 def test_an_end_of_the_data_that_is_no_day_is_refused(data_end):
-    with pytest.raises(ValidationError, match='expected "latest" or a day as in "2019-12-31", found'):
+    with pytest.raises(ValidationError, match='expected "latest", "per-subject" or a day as in "2019-12-31", found'):
         CohortSettings(mimic="mimic", data_end=data_end)
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from bertrelay.data.records import Rejects, canonical_id
 from bertrelay.errors import RequestError
-from domain.clinical import mimic
-from domain.clinical.mimic import read_blocks
+from domain.clinical.sources import mimic_tables as mimic
+from domain.clinical.sources.mimic_tables import read_blocks
 
 HEADER = b"Row_Id,SUBJECT_ID,hadm_id,CHARTDATE,CHARTTIME,TEXT\n"
 COLUMNS = ["text", "hadm_id", "charttime", "chartdate"]

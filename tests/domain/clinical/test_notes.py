@@ -18,8 +18,9 @@ from bertrelay.cache import Cache
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.settings import InputFile
 from bertrelay.stage import StageContext
-from domain.clinical import mimic, notes
+from domain.clinical import notes
 from domain.clinical.settings import NotesSettings
+from domain.clinical.sources import mimic_tables as mimic
 
 ADMITTED = datetime(2101, 1, 1, 10)
 
@@ -474,7 +475,8 @@ def other(context, name):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from domain.clinical import NotesSettings, mimic, notes, write_notes
+from domain.clinical import NotesSettings, notes, write_notes
+from domain.clinical.sources import mimic_tables as mimic
 from domain.clinical.note_store import NoteStore
 
 mimic.BLOCK_ROWS, notes.SHARD_CHARACTERS = 20, 4096

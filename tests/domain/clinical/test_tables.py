@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 from bertrelay.errors import RequestError
 from bertrelay.fingerprint import Digests, leaves, stage_parts, with_stage_paths
-from domain.clinical.mimic import HOSPITAL, NOTES, find_tables, note_version, tables_of
 from domain.clinical.settings import CohortSettings
+from domain.clinical.sources.mimic_tables import HOSPITAL, NOTES, find_tables, note_version, tables_of
 from pipelines.recipe.steps import read_recipe
 from pipelines.registry import REGISTRY
 from pipelines.run.plan import RunOptions, make_plan

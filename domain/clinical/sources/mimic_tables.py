@@ -6,7 +6,7 @@ number; neither its text nor its ids are ever logged.
 
 import csv
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -22,6 +22,7 @@ from bertrelay.data.records import Rejects, canonical_id, rows
 from bertrelay.data.tables import HEADER_AGAIN, Record, Table
 from bertrelay.errors import RequestError
 from bertrelay.settings import InputFile
+from domain.clinical.sources.form import BLOCK_ROWS, FAULT, ROW, Reject
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,10 +31,6 @@ Version = Literal["III", "IV"]
 
 FILE_NAME = re.compile(r"(.+)\.csv(\.gz)?")
 DEEPEST = 4  # folders, as in `physionet.org/files/mimiciv/3.1/hosp`; deeper ones may have millions of other files
-
-
-Reject = Callable[[str, int, str], object]
-"""Is called with the file, row number and reason of a row that cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -166,11 +163,6 @@ FORMS |= (
     | dict.fromkeys(FLAGS, "flag (0, 1, or empty)")
     | dict.fromkeys(IDS, "id but a rounded number, as 1.23E+11 is")
 )
-BLOCK_ROWS = 2048
-ROW = "row"
-"""The column with the number of a row: the header is row 1, and a text over several lines is one row."""
-FAULT = "fault"
-"""The column with the fault of a row that is kept; empty without one."""
 
 
 def read_table(file: Path, columns: Sequence[str], rejects: Rejects, lenient: Collection[str] = ()) -> "pd.DataFrame":
