@@ -51,7 +51,7 @@ WRONG = {
         ),
     ],
     EvaluateSettings: [
-        ({}, "expected `parallel`, `sts`, `xsim` or `mining`"),
+        ({}, "expected `parallel`, `sts`, `xsim`, `mining` or `retrieval`"),
         ({**STS, "teacher": "./b"}, "teacher: without effect, because parallel is empty"),
         ({"parallel": [FILES], "recall_at": 10}, "recall_at: without effect, because teacher is absent"),
         ({"parallel": [FILES], "teacher_prompt": "query"}, "teacher_prompt: .* because there is no teacher"),
