@@ -176,7 +176,7 @@ def _obo_term(tags: Sequence[tuple[str, str]], file: str, line: int) -> Items:
     if ("is_obsolete", "true") in tags:
         yield Rejected(OBSOLETE, file=file, line=line, is_fault=False)
         return
-    identifiers = [value for wanted in ("id", "alt_id") for tag, value in tags if tag == wanted]
+    identifiers = [value for name in ("id", "alt_id") for tag, value in tags if tag == name]
     names = [value for tag, value in tags if tag == "name"]
     quoted = (OBO_SYNONYM.match(value) for tag, value in tags if tag == "synonym")
     names += [OBO_ESCAPE.sub(r"\1", match[1]) for match in quoted if match]

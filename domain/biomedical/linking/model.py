@@ -120,7 +120,7 @@ class Linker:
         return [self._ranked(*compared, letters) for compared in zip(nearest.names, rows, cosines, strict=True)]
 
     def _ranked(self, name: str, rows: list[int], cosines: list[float], letters: float) -> list[Candidate]:
-        words, own = words_of(name), grams(name)
+        words, name_grams = words_of(name), grams(name)
         cosine = dict(zip(rows, cosines, strict=True))
         best: dict[int, tuple[float, bool]] = {}
         for row in dict.fromkeys([*self.by_words.get(words, ()), *cosine]):
@@ -128,7 +128,7 @@ class Linker:
             if other == name:
                 score = 1.0
             else:
-                score = letters * likeness(own, grams(other)) + (1 - letters) * max(0.0, cosine.get(row, 0.0))
+                score = letters * likeness(name_grams, grams(other)) + (1 - letters) * max(0.0, cosine.get(row, 0.0))
                 score = SAME_WORDS if words_of(other) == words else min(score, SAME_WORDS)
             concept, rank = int(self.dictionary.concepts[row]), (score, bool(self.dictionary.is_preferred[row]))
             best[concept] = max(best.get(concept, rank), rank)

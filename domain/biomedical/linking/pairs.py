@@ -98,8 +98,8 @@ def with_negatives(
         concepts_of_name.setdefault(name, set()).add(concept)
     negatives = {}
     for anchor, rows in zip(anchors, nearest.tolist(), strict=True):
-        own = concepts_of_name[dictionary.names[anchor]]
-        others = (row for row in rows if not own & concepts_of_name[dictionary.names[row]])
+        same = concepts_of_name[dictionary.names[anchor]]
+        others = (row for row in rows if not same & concepts_of_name[dictionary.names[row]])
         negatives[anchor] = next(others, None)
     return [pair._replace(negative=negatives[pair.anchor]) for pair in pairs]
 

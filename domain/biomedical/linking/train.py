@@ -41,8 +41,10 @@ def run(settings: LinkerSettings, context: StageContext) -> Metrics:
         precision=precision,
         batch_tokens=settings.batch_tokens,
     )
-    given = {name: value for name in ("letters", "threshold") if (value := getattr(settings, name)) is not None}
-    linker, metrics = fit(replace(linker, **given), dev, settings, precision) if dev else (replace(linker, **given), {})
+    chosen = {name: value for name in ("letters", "threshold") if (value := getattr(settings, name)) is not None}
+    linker, metrics = (
+        fit(replace(linker, **chosen), dev, settings, precision) if dev else (replace(linker, **chosen), {})
+    )
     linker.save(context.output / MODEL)
     return {
         **metrics,

@@ -30,7 +30,10 @@ DISTANCES = 10
 
 
 class Node(NamedTuple):
-    """What may be related. target: identifier of a concept, or number of an entity. mentions: numbers of entities."""
+    """A concept or a mention that may be related.
+
+    target: identifier of a concept, or number of an entity. mentions: numbers of entities.
+    """
 
     target: str | int
     type: str
@@ -253,9 +256,9 @@ class DocumentMarker:
         # the place of each subword in the flattened windows: that of the window which owns it
         owned = windows.owned_ends - windows.owned_starts
         number = np.repeat(np.arange(len(owned)), owned)
-        places = number * width + 1 + ranges(windows.owned_starts, owned) - windows.starts[number]
+        tokens = number * width + 1 + ranges(windows.owned_starts, owned) - windows.starts[number]
         begins = np.cumsum(lengths) - lengths
-        tokens, token_mask = pad_rows(places, begins, lengths, int(lengths.max()), 0)
+        tokens, token_mask = pad_rows(tokens, begins, lengths, int(lengths.max()), 0)
         inputs = {"input_ids": rows, "attention_mask": attention, "tokens": tokens, "token_mask": token_mask}
         inputs |= _pair_inputs([documents.pairs[one] for one in chosen], [documents.mentions[one] for one in chosen])
         return {name: torch.from_numpy(values) for name, values in inputs.items()}
@@ -264,15 +267,15 @@ class DocumentMarker:
 def _pair_inputs(pairs: Sequence[Pairs], mentions: Sequence[Integers]) -> dict[str, NDArray[np.generic]]:
     """Nodes and pairs of a batch, padded; see `RelationNetwork.forward`."""
     nodes = [(row, mentions[row][list(node.mentions)]) for row, one in enumerate(pairs) for node in one.nodes]
-    counts = np.array([len(places) for _, places in nodes])
-    flat = np.concatenate([places for _, places in nodes])
-    places, mask = pad_rows(flat, np.cumsum(counts) - counts, counts, int(counts.max()), 0)
+    counts = np.array([len(tokens) for _, tokens in nodes])
+    flat = np.concatenate([tokens for _, tokens in nodes])
+    tokens, mask = pad_rows(flat, np.cumsum(counts) - counts, counts, int(counts.max()), 0)
     first_nodes = np.cumsum([0, *(len(one.nodes) for one in pairs)])
     ends = np.array([[first_nodes[row] + at for at in pair] for row, one in enumerate(pairs) for pair in one.pairs])
     distances = [_distance(nodes[first][1], nodes[second][1]) for first, second in ends.tolist()]
     return {
         "node_documents": np.array([row for row, _ in nodes]),
-        "node_tokens": places,
+        "node_tokens": tokens,
         "node_mask": mask,
         "pairs": ends,
         "distances": np.array(distances),

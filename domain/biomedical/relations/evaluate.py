@@ -47,12 +47,12 @@ def evaluate(model: RelationModel, pairs: Sequence[Pairs], scores: Sequence[Scor
 
     Co-occurrence gives each pair the most frequent type of the test data, and no relation where none is likelier.
     """
-    found = [[relation for relation, _ in predicted(model, one)] for one in scores]
+    related = [[relation for relation, _ in predicted(model, one)] for one in scores]
     kinds = [gold.type for one in pairs for gold in one.gold if gold.type != NONE]
     everything = Gold(max(sorted(set(kinds)), key=kinds.count), True if model.novelty else None)
     guesses = [[everything] * len(one.pairs) for one in pairs]
     metrics: Metrics = {}
-    for prefix, relations in (("", found), ("cooccurrence/", guesses)):
+    for prefix, relations in (("", related), ("cooccurrence/", guesses)):
         counts = np.array(
             [
                 count_pairs(one.gold, predictions, len(one.missed))
@@ -61,7 +61,7 @@ def evaluate(model: RelationModel, pairs: Sequence[Pairs], scores: Sequence[Scor
         )  # (documents, levels, 3)
         measured = with_intervals(partial(_weighted_metrics, counts, model.novelty), np.arange(len(pairs)))
         metrics |= {f"{prefix}{name}": value for name, value in measured.items()}
-    related = np.concatenate([1 - probabilities(one, model.temperature)[:, 0] for one in scores])
+    confidences = np.concatenate([1 - probabilities(one, model.temperature)[:, 0] for one in scores])
     is_related = np.array([gold.type != NONE for one in pairs for gold in one.gold])
     return {
         **metrics,
@@ -69,7 +69,7 @@ def evaluate(model: RelationModel, pairs: Sequence[Pairs], scores: Sequence[Scor
         "pairs": len(is_related),
         "gold_relations": int(is_related.sum()) + sum(len(one.missed) for one in pairs),
         "relations_beyond_pairs": sum(len(one.missed) for one in pairs),
-        "ece": expected_calibration_error(related, is_related),
+        "ece": expected_calibration_error(confidences, is_related),
         "threshold": model.threshold,
     }
 

@@ -28,10 +28,11 @@ def count_pairs(gold: Sequence[Gold], predicted: Sequence[Gold], missed: int = 0
     """
     counts = np.zeros((len(LEVELS), 3), np.int64)
     counts[:, 2] = missed
-    for right, found in zip(gold, predicted, strict=True):
+    for annotated, relation in zip(gold, predicted, strict=True):
         for row, level in enumerate(LEVELS.values()):
-            is_right = right.type != NONE and found.type != NONE and level(right) == level(found)
-            counts[row] += is_right, found.type != NONE and not is_right, right.type != NONE and not is_right
+            is_right = annotated.type != NONE and relation.type != NONE and level(annotated) == level(relation)
+            wrong, missing = relation.type != NONE and not is_right, annotated.type != NONE and not is_right
+            counts[row] += is_right, wrong, missing
     return counts
 
 

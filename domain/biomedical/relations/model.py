@@ -157,7 +157,7 @@ class RelationModel:
     """A network that finds relations, with its tokenizer, the pairs it reads, and its calibration.
 
     entity_types: with tokens of their own. max_tokens, overlap: of the windows of long documents, in subwords.
-    threshold: least probability of a relation. temperature: divides scores. novelty: true if new findings are told.
+    threshold: least probability of a relation. temperature: divides scores. novelty: true if new findings are marked.
     """
 
     network: RelationNetwork

@@ -68,8 +68,8 @@ def predicted(model: RelationModel, scores: Scores, threshold: float | None = No
     if not len(scores):
         return []
     least = model.threshold if threshold is None else threshold
-    found, best = probabilities(scores, model.temperature), scores[:, 1:-1].argmax(1)
-    related, novel = (1 - found[:, 0]).tolist(), is_novel(scores)
+    shares, best = probabilities(scores, model.temperature), scores[:, 1:-1].argmax(1)
+    related, novel = (1 - shares[:, 0]).tolist(), is_novel(scores)
     return [
         (Gold(model.scheme.types[kind], novel[row] if model.novelty else None), related[row])
         if related[row] >= least
@@ -110,8 +110,10 @@ class RelationExtractor:
     def related(self, pairs: Pairs, scores: Scores) -> Document:
         """The document of `pairs` with the relations that `scores`, (pairs, types + 2), stand for."""
         relations = [
-            Relation(found.type, tuple(Argument(pairs.nodes[end].target) for end in pair), found.novel, probability)
-            for pair, (found, probability) in zip(pairs.pairs, predicted(self.model, scores), strict=True)
-            if found.type != NONE
+            Relation(
+                relation.type, tuple(Argument(pairs.nodes[end].target) for end in pair), relation.novel, probability
+            )
+            for pair, (relation, probability) in zip(pairs.pairs, predicted(self.model, scores), strict=True)
+            if relation.type != NONE
         ]
         return replace(pairs.document, relations=tuple(relations))

@@ -107,8 +107,10 @@ class RelationTask:
         types, novel, weights = (inputs.pop(name) for name in ("types", "novel", "weights"))
         scores = model(**inputs)  # (pairs, types + 2)
         loss = (cross_entropy(scores[:, :-1], types, reduction="none") * weights).sum()
-        known = novel != UNKNOWN
-        newness = binary_cross_entropy_with_logits(scores[known, -1], (novel[known] == NEW).float(), reduction="sum")
+        has_novelty = novel != UNKNOWN
+        newness = binary_cross_entropy_with_logits(
+            scores[has_novelty, -1], (novel[has_novelty] == NEW).float(), reduction="sum"
+        )
         return {"relations": loss + newness}
 
     def evaluate(self, process_group: ProcessGroup = SINGLE_PROCESS) -> Metrics:
@@ -142,8 +144,8 @@ class RelationTask:
     def _counts(self, model: RelationModel, scores: Sequence[Scores], threshold: float) -> np.ndarray:
         counts = np.zeros((len(LEVELS), 3))
         for one, rows in zip(self.dev, scores, strict=True):
-            found = [relation for relation, _ in predicted(model, rows, threshold)]
-            counts += count_pairs(one.gold, found, len(one.missed))
+            related = [relation for relation, _ in predicted(model, rows, threshold)]
+            counts += count_pairs(one.gold, related, len(one.missed))
         return counts
 
 

@@ -190,7 +190,7 @@ def test_relations_are_learned_saved_evaluated_and_found(files, tiny_bert, conte
         ("causes", "C1", "D1")
     ]
     written = list(read_documents(tmp_path / "relations.jsonl"))
-    assert len(written) == 30 and all(one.confidence for each in written for one in each.relations)
+    assert len(written) == 30 and all(one.confidence for document in written for one in document.relations)
 
 
 def test_a_saved_model_gives_the_same_scores(model, tmp_path):
