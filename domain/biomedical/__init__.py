@@ -1,4 +1,4 @@
-"""Biomedical NER, linking and question answering: entities with identifiers, and answers with their place in a text."""
+"""Biomedical NER, linking, relations and question answering, each with its place in the text."""
 
 from typing import TYPE_CHECKING
 

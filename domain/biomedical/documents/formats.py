@@ -15,6 +15,7 @@ from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.files import check_location, refuse_packed, write_error
 from bertrelay.progress import log
+from bertrelay.settings import DataSource, InputFile
 from domain.biomedical.documents.brat import brat_files
 from domain.biomedical.documents.document import ANNOTATED, LEFT_OUT, Document, Item, Reading, with_placed_entities
 from domain.biomedical.documents.writing import Write, Writer, append
@@ -56,6 +57,16 @@ FORMATS: dict[FormatName, Format] = {
 READ = [name for name, entry in FORMATS.items() if entry.reads]
 WRITTEN = [name for name, entry in FORMATS.items() if entry.writes]
 SUFFIXES = {suffix: name for name, entry in FORMATS.items() for suffix in entry.suffixes}
+
+
+class AnnotatedSource(DataSource):
+    """An annotated file or folder."""
+
+    path: InputFile
+    """File, folder, or `@stage/path`."""
+    format: ReadName | None = None
+    """Format of the file; by its suffix when absent."""
+
 
 PUBTATOR = "pubtator"
 DISTINCT = "give each one of its own"
@@ -117,6 +128,12 @@ def read_documents(
     yield from usable(items, rejects, f"{path}: {LEFT_OUT}", path)
     if rejects is not None:
         rejects.close()
+
+
+def read_sources(sources: Iterable[AnnotatedSource], rejects: Rejects | None = None) -> Iterator[Document]:
+    """Streams the documents of annotated files, see `read_documents`."""
+    for source in sources:
+        yield from read_documents(source.path, source.format, rejects)
 
 
 def document_items(

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from bertrelay.errors import RequestError
 from bertrelay.stage import Metrics
-from domain.biomedical.documents.document import Argument, Document, Relation
+from domain.biomedical.documents.document import Argument, Document
 from domain.biomedical.documents.formats import FormatName, read_documents
 
 DEFAULT_DATABASE = "MESH:"
@@ -71,7 +71,7 @@ def relation_keys(document: Document, level: Level = "all", is_directed: bool = 
     A relation of three ends counts as three of two. Identifiers are compared as they are in the files.
     """
     return {
-        (*_ends(pair, is_directed), *_further_parts(relation, level))
+        (*_ends(pair, is_directed), *parts_at(level, relation.type, relation.novel))
         for relation in document.relations
         for pair in combinations([_end(document, argument) for argument in relation.arguments], 2)
     }
@@ -92,9 +92,10 @@ def _ends(pair: tuple[Key, ...], is_directed: bool) -> Key:
     return tuple(sorted((end[:-1] for end in pair), key=repr))
 
 
-def _further_parts(relation: Relation, level: Level) -> Key:
-    kind = (relation.type,) if level in ("type", "all") else ()
-    return (*kind, relation.novel) if level in ("novelty", "all") else kind
+def parts_at(level: Level, kind: str, novel: bool | None) -> Key:
+    """The parts of a relation, beside its ends, that count at a level; kind: its type."""
+    of_kind = (kind,) if level in ("type", "all") else ()
+    return (*of_kind, novel) if level in ("novelty", "all") else of_kind
 
 
 def _plain(identifier: str) -> str:

@@ -1,17 +1,14 @@
 """Mentions of annotated documents with their identifiers, and the names that each is looked up by."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 from bertrelay.data.records import Rejects
 from domain.biomedical.documents.document import Document
-from domain.biomedical.documents.formats import read_documents
+from domain.biomedical.documents.formats import AnnotatedSource, read_sources
 from domain.biomedical.linking.abbreviations import abbreviations
 from domain.biomedical.linking.dictionary import Concept, without_prefix
 from domain.biomedical.linking.names import normalized, readings_of
-from domain.biomedical.linking.settings import GoldSource
 
 
 class Mention(NamedTuple):
@@ -61,17 +58,14 @@ def expanded(mention: str, long_forms: dict[str, str]) -> str:
 
 
 def read_mentions(
-    sources: Sequence[GoldSource],
+    sources: Sequence[AnnotatedSource],
     types: Collection[str],
     ignored_prefixes: Sequence[str],
     rejects: Rejects | None = None,
 ) -> list[Mention]:
     """The mentions of annotated files."""
-    read = partial(mentions_of, types=types, ignored_prefixes=ignored_prefixes)
-    documents = (
-        document for source in sources for document in read_documents(Path(source.path), source.format, rejects)
-    )
-    return [mention for document in documents for mention in read(document)]
+    documents = read_sources(sources, rejects)
+    return [mention for document in documents for mention in mentions_of(document, types, ignored_prefixes)]
 
 
 def concepts_of(mentions: Iterable[Mention]) -> Iterator[Concept]:

@@ -19,7 +19,7 @@ from bertrelay.settings import (
     UsedWith,
     refuse_idle,
 )
-from domain.biomedical.documents.formats import ReadName
+from domain.biomedical.documents.formats import AnnotatedSource
 
 DictionaryFormat = Literal["table", "terms", "obo", "mesh", "rrf"]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -47,15 +47,6 @@ class DictionarySource(DataSource):
         return self
 
 
-class GoldSource(DataSource):
-    """An annotated file or folder whose entities have identifiers."""
-
-    path: InputFile
-    """File, folder, or `@stage/path`."""
-    format: ReadName | None = None
-    """Format of the file; by its suffix when absent."""
-
-
 class LinkerSettings(Settings):
     """A linker: the names of a terminology, their vectors, and the least score of a link."""
 
@@ -63,9 +54,9 @@ class LinkerSettings(Settings):
     """Terminologies whose concepts mentions are linked to."""
     encoder: EncoderSource
     """Sentence encoder of the names: a model folder, `@stage/model`, `package:name/path` or a hub id."""
-    mentions: list[GoldSource] = []
+    mentions: list[AnnotatedSource] = []
     """Annotated files whose mentions become names of their concepts, as in published figures."""
-    dev: list[GoldSource] = []
+    dev: list[AnnotatedSource] = []
     """Annotated files that choose the share of letters in a score, and the least score of a link."""
     types: list[str] = []
     """Types of entities of `mentions` and `dev` that count; all when empty."""
@@ -87,7 +78,7 @@ class LinkEvaluateSettings(Settings):
 
     model: ModelSource
     """Linker: a folder, or `@stage/model`."""
-    test: Annotated[list[GoldSource], Field(min_length=1)]
+    test: Annotated[list[AnnotatedSource], Field(min_length=1)]
     """Annotated files."""
     types: list[str] = []
     """Types of entities that count; all when empty."""
@@ -102,7 +93,7 @@ class SynonymPairsSettings(Settings):
 
     dictionary: Annotated[list[DictionarySource], Field(min_length=1)]
     """Terminologies."""
-    mentions: list[GoldSource] = []
+    mentions: list[AnnotatedSource] = []
     """Annotated files whose mentions become names of their concepts."""
     types: list[str] = []
     """Types of entities of `mentions` that count; all when empty."""

@@ -19,7 +19,6 @@ from domain.biomedical.linking.predict import candidates_of, links_of
 from domain.biomedical.linking.settings import LinkerSettings
 
 SHARES_OF_LETTERS = [tenth / 10 for tenth in range(11)]
-
 MODEL = "model"
 
 
@@ -42,9 +41,9 @@ def run(settings: LinkerSettings, context: StageContext) -> Metrics:
         batch_tokens=settings.batch_tokens,
     )
     chosen = {name: value for name in ("letters", "threshold") if (value := getattr(settings, name)) is not None}
-    linker, metrics = (
-        fit(replace(linker, **chosen), dev, settings, precision) if dev else (replace(linker, **chosen), {})
-    )
+    linker, metrics = replace(linker, **chosen), Metrics()
+    if dev:
+        linker, metrics = fit(linker, dev, settings, precision)
     linker.save(context.output / MODEL)
     return {
         **metrics,

@@ -7,7 +7,6 @@ from pydantic import Field, model_validator
 from bertrelay.settings import (
     RUN_ONLY,
     BatchTokens,
-    DataSource,
     InputFile,
     MaxRejects,
     ModelSource,
@@ -21,20 +20,16 @@ from bertrelay.settings import (
 from bertrelay.training.settings import TrainingSettings
 from domain.biomedical.documents.conll import CONLL
 from domain.biomedical.documents.document import RepeatedIds
-from domain.biomedical.documents.formats import PUBTATOR, ReadName, WrittenName
+from domain.biomedical.documents.formats import PUBTATOR, AnnotatedSource, ReadName, WrittenName
 from domain.biomedical.documents.tags import Scheme
 
 Share = Annotated[float, Field(ge=0, le=1)]
 CRF_LEARNING_RATE = 0.01
 
 
-class EntitySource(DataSource):
-    """An annotated file or folder."""
+class EntitySource(AnnotatedSource):
+    """An annotated file or folder whose sentences are read."""
 
-    path: InputFile
-    """File, folder, or `@stage/path`."""
-    format: ReadName | None = None
-    """Format of the file; by its suffix when absent."""
     columns: Annotated[list[int], Field(min_length=2, max_length=2)] = [0, -1]
     """Columns of token and tag in a line of CoNLL, from 0; negative from the end."""
     repeated_ids: RepeatedIds = "error"

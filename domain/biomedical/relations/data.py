@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
-from pathlib import Path
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -12,13 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from bertrelay.data.records import Rejects
 from bertrelay.data.tokens import pad_rows
 from bertrelay.errors import RequestError
 from bertrelay.model.tokenizer import before_sentences, plain_rules
 from domain.biomedical.documents.document import Document
-from domain.biomedical.documents.formats import read_documents
-from domain.biomedical.relations.settings import Level, RelationSource, Within
+from domain.biomedical.relations.settings import Level, Within
 from domain.text.sentences import sentence_spans
 from domain.text.windows import Integers, Windows, cut_windows, ranges
 
@@ -164,11 +161,6 @@ def _sentence_numbers(document: Document) -> list[int]:
 
 def _share_sentence(first: Node, second: Node, sentence: Sequence[int]) -> bool:
     return bool({sentence[one] for one in first.mentions} & {sentence[one] for one in second.mentions})
-
-
-def read_annotated(sources: Sequence[RelationSource], rejects: Rejects | None = None) -> list[Document]:
-    """The documents of annotated files."""
-    return [document for source in sources for document in read_documents(Path(source.path), source.format, rejects)]
 
 
 def marks_of(types: Iterable[str]) -> list[str]:

@@ -12,8 +12,9 @@ from bertrelay.errors import RequestError
 from bertrelay.evaluation.statistics import with_intervals
 from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.calibration import expected_calibration_error
+from domain.biomedical.documents.formats import read_sources
 from domain.biomedical.documents.jsonl import jsonl_line
-from domain.biomedical.relations.data import NONE, Gold, Pairs, read_annotated
+from domain.biomedical.relations.data import NONE, Gold, Pairs
 from domain.biomedical.relations.metrics import count_pairs, relation_metrics
 from domain.biomedical.relations.model import RelationModel, load_model
 from domain.biomedical.relations.predict import RelationExtractor, Scores, predicted, probabilities, scored_pairs
@@ -27,8 +28,8 @@ def run(settings: RelationEvaluateSettings, context: StageContext) -> Metrics:
         return {}
     model = load_model(settings.model, context.cache)
     model.network.to(default_device())
-    documents = read_annotated(settings.test, Rejects(context.output / "rejects.jsonl", settings.max_rejects))
-    pairs = [model.scheme.pairs_of(document) for document in documents]
+    rejects = Rejects(context.output / "rejects.jsonl", settings.max_rejects)
+    pairs = [model.scheme.pairs_of(document) for document in read_sources(settings.test, rejects)]
     if not any(gold.type != NONE for one in pairs for gold in one.gold):
         raise RequestError(
             f"test: expected relations of the types {', '.join(model.scheme.types)} between {model.scheme.level}s, "
@@ -45,7 +46,7 @@ def run(settings: RelationEvaluateSettings, context: StageContext) -> Metrics:
 def evaluate(model: RelationModel, pairs: Sequence[Pairs], scores: Sequence[Scores]) -> Metrics:
     """Metrics with intervals over documents, beside those of co-occurrence, which relates every pair.
 
-    Co-occurrence gives each pair the most frequent type of the test data, and no relation where none is likelier.
+    Co-occurrence gives each pair the most frequent type of the test data, as a new finding.
     """
     related = [[relation for relation, _ in predicted(model, one)] for one in scores]
     kinds = [gold.type for one in pairs for gold in one.gold if gold.type != NONE]

@@ -3,22 +3,14 @@
 Counts are over all documents (micro). A pair counts once, the order of its arguments alone where the corpus says so.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.evaluation.statistics import ratio
+from domain.biomedical.documents.score import LEVELS, parts_at
 from domain.biomedical.relations.data import NONE, Gold
-
-Level = Callable[[Gold], object]
-LEVELS: dict[str, Level] = {
-    "pair": lambda one: True,  # noqa: ARG005
-    "type": lambda one: one.type,
-    "novelty": lambda one: one.novel,
-    "all": lambda one: one,
-}
-"""What has to be equal, beside the pair, for a relation to be right."""
 
 
 def count_pairs(gold: Sequence[Gold], predicted: Sequence[Gold], missed: int = 0) -> NDArray[np.int64]:
@@ -29,10 +21,10 @@ def count_pairs(gold: Sequence[Gold], predicted: Sequence[Gold], missed: int = 0
     counts = np.zeros((len(LEVELS), 3), np.int64)
     counts[:, 2] = missed
     for annotated, relation in zip(gold, predicted, strict=True):
-        for row, level in enumerate(LEVELS.values()):
-            is_right = annotated.type != NONE and relation.type != NONE and level(annotated) == level(relation)
-            wrong, missing = relation.type != NONE and not is_right, annotated.type != NONE and not is_right
-            counts[row] += is_right, wrong, missing
+        is_gold, is_predicted = annotated.type != NONE, relation.type != NONE
+        for row, level in enumerate(LEVELS):
+            is_right = is_gold and is_predicted and parts_at(level, *annotated) == parts_at(level, *relation)
+            counts[row] += is_right, is_predicted and not is_right, is_gold and not is_right
     return counts
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bertrelay.blocks import blocks_of
 from bertrelay.cache import Cache
 from bertrelay.device import as_device, resolve_precision
-from bertrelay.inference.batches import compute_blocks
+from bertrelay.inference.batches import compute_blocks, sorted_batches
 from domain.biomedical.documents.document import Argument, Document, Relation
 from domain.biomedical.relations.data import NONE, Gold, MarkedDocuments, Pairs
 from domain.biomedical.relations.model import RelationModel, load_model
@@ -36,12 +36,11 @@ def scored_pairs(
 def _scores(model: RelationModel, documents: MarkedDocuments, batch_tokens: int) -> list[Scores]:
     width = len(model.scheme.types) + 2
     scores: list[Scores] = [np.zeros((0, width)) for _ in documents.pairs]
-    with_pairs = [number for number, one in enumerate(documents.pairs) if one.pairs]
-    order = sorted(with_pairs, key=lambda number: documents.lengths[number])
-    while order:
-        longest = int(documents.lengths[order[-1]])
-        chosen, order = order[-max(1, batch_tokens // longest) :], order[: -max(1, batch_tokens // longest)]
-        inputs = model.marker.batch(documents, np.array(chosen))
+    with_pairs = np.flatnonzero([bool(one.pairs) for one in documents.pairs])
+    lengths = documents.lengths[with_pairs]
+    for rows, _, _ in sorted_batches(lengths, batch_tokens, int(lengths.max(initial=1))):
+        chosen = with_pairs[rows]
+        inputs = model.marker.batch(documents, chosen)
         outputs = model.network(**{name: values.to(model.network.device) for name, values in inputs.items()})
         sizes = [len(documents.pairs[number].pairs) for number in chosen]
         for number, part in zip(chosen, outputs.float().cpu().split(sizes), strict=True):

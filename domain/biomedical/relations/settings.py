@@ -6,8 +6,6 @@ from pydantic import Field
 
 from bertrelay.settings import (
     BatchTokens,
-    DataSource,
-    InputFile,
     MaxRejects,
     ModelSource,
     Positive,
@@ -16,20 +14,11 @@ from bertrelay.settings import (
     UsedWith,
 )
 from bertrelay.training.settings import TrainingSettings
-from domain.biomedical.documents.formats import ReadName
+from domain.biomedical.documents.formats import AnnotatedSource
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Level = Literal["concept", "mention"]
 Within = Literal["document", "sentence"]
-
-
-class RelationSource(DataSource):
-    """An annotated file or folder with entities and relations."""
-
-    path: InputFile
-    """File, folder, or `@stage/path`."""
-    format: ReadName | None = None
-    """Format of the file; by its suffix when absent."""
 
 
 class RelationSettings(TrainingSettings):
@@ -37,9 +26,9 @@ class RelationSettings(TrainingSettings):
 
     base: ModelSource
     """Any BERT: a model of the hub, a folder that a pretraining wrote, a sentence encoder."""
-    train: Annotated[list[RelationSource], Field(min_length=1)]
+    train: Annotated[list[AnnotatedSource], Field(min_length=1)]
     """Annotated files."""
-    dev: list[RelationSource] = []
+    dev: list[AnnotatedSource] = []
     """Annotated files that choose the best weights and the threshold by F1, and calibrate the probabilities."""
     types: list[str] = []
     """Types of relations to train on; all that `train` has when empty. Relations of other types then do not count."""
@@ -77,7 +66,7 @@ class RelationEvaluateSettings(Settings):
 
     model: ModelSource
     """Model of `domain.relations`: a folder, `@stage/model`, or a hub id."""
-    test: Annotated[list[RelationSource], Field(min_length=1)]
+    test: Annotated[list[AnnotatedSource], Field(min_length=1)]
     """Annotated files."""
     max_rejects: MaxRejects = 0.01
     precision: Precision = "auto"

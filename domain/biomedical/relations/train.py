@@ -19,8 +19,10 @@ from bertrelay.training.batches import Items
 from bertrelay.training.loop import train
 from bertrelay.training.task import Batch
 from domain.biomedical.calibration import fit_temperature
-from domain.biomedical.relations.data import NONE, Pairs, Scheme, read_annotated
-from domain.biomedical.relations.metrics import LEVELS, count_pairs, relation_metrics
+from domain.biomedical.documents.formats import read_sources
+from domain.biomedical.documents.score import LEVELS
+from domain.biomedical.relations.data import NONE, Pairs, Scheme
+from domain.biomedical.relations.metrics import count_pairs, relation_metrics
 from domain.biomedical.relations.model import RelationModel, save_model, start_model
 from domain.biomedical.relations.predict import Scores, predicted, probabilities, scored_pairs
 from domain.biomedical.relations.settings import RelationSettings
@@ -34,8 +36,8 @@ def run(settings: RelationSettings, context: StageContext) -> Metrics:
     """Trains a model, calibrates it on the dev data, and writes `model/`."""
     rejects_file = context.output / "rejects.jsonl" if context.process_group.is_main else None
     with Rejects(rejects_file, settings.max_rejects) as rejects, spinner("reading documents"):
-        documents = read_annotated(settings.train, rejects)
-        dev_documents = read_annotated(settings.dev, rejects)
+        documents = list(read_sources(settings.train, rejects))
+        dev_documents = list(read_sources(settings.dev, rejects))
     if both := {document.text for document in documents} & {document.text for document in dev_documents}:
         raise RequestError(f"dev: expected other documents than train has, found {len(both):,} that are in both")
     scheme = Scheme.of(documents, settings.types, settings.level, settings.within, settings.directed)

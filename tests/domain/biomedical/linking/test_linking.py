@@ -179,7 +179,7 @@ def test_a_folder_without_a_linker_is_an_error(tmp_path):
         Linker.load(tmp_path)
 
 
-def test_tagged_documents_have_identifiers_and_a_changed_linker_computes_anew(files, linker, tiny_bert, tmp_path):
+def test_tagged_documents_have_identifiers_and_else_the_same_entities(files, linker, tiny_bert, tmp_path):
     linker.save(files / "linker")
     tagger = start_tagger(tiny_bert, LabelSet.of_types(["Disease"]), max_tokens=32, overlap=8)
     save_model(tagger, files / "tagger")
