@@ -19,7 +19,7 @@ class ServeSettings(Settings):
     """Most tokens in a batch, padding included; chosen by the device when absent."""
     invariant: bool = False
     """Give a text the same bits whatever else is asked: an encoder computes batches of fixed shapes, other models one
-    input at a time. Under load an encoder takes up to twice as long, others several times."""
+    input at a time. It takes longer under load."""
     truncate: bool = False
     """Cut texts beyond the longest input where a request does not say; without, such a text is an error."""
     accept_token_ids: bool = False
