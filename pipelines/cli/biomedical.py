@@ -68,7 +68,7 @@ def tag(
         str,
         argument("OUTPUT", f"The suffix chooses the format, no suffix is brat; {DATASET_HELP}"),
     ],
-    reading: Annotated[Fields, TagSettings, "format"],
+    reading: Annotated[Fields, TagSettings, "format", "repeated_ids"],
     tag_options: TagOptions,
     options: TagOutput,
     cluster: Engine,
@@ -100,6 +100,7 @@ def tag(
     if writes_dataset(source, output):
         idle = {
             "--input-format": reading["format"],
+            "--repeated-ids": reading["repeated_ids"] != "error",
             "--format": options.output_format,
             "--with-text": tag_options.with_text,
         }
@@ -112,8 +113,8 @@ def tag(
             tagged: Any = tag_dataset(model, source, output, process_group=process_group, engine=cluster, **keywords)
     else:
         check_idle({"--column": options.column != "text"}, NO_DATASETS)
-        settings = {"source_format": reading["format"], "engine": cluster, "keep": options.keep, **dict(tag_options)}
-        settings["overwrite"] = options.overwrite
+        settings = {"source_format": reading["format"], "repeated_ids": reading["repeated_ids"], **dict(tag_options)}
+        settings |= {"engine": cluster, "keep": options.keep, "overwrite": options.overwrite}
         tagged = _tag_file(model, source, Path(output), settings, options)
     print_result("ner tag", tagged, output, options.as_json)
 
@@ -127,7 +128,8 @@ def _tag_file(model: str, source: str, output: Path, settings: dict[str, Any], o
         if source == DASH:
             settings["source_format"] = settings["source_format"] or _lines(name)
         rejects = Rejects(None, limit=1)
-        next(read_documents(name, settings["source_format"], rejects, reading=TEXT_ONLY), None)  # shows most faults
+        text_only = TEXT_ONLY._replace(repeated_ids=settings["repeated_ids"])
+        next(read_documents(name, settings["source_format"], rejects, reading=text_only), None)  # shows most faults
         with distributed(options.processes) as process_group:
             return tag_file(model, name, output, process_group=process_group, **settings)
 

@@ -22,6 +22,7 @@ from pipelines.cli.options import (
     OutputOptions,
     PlainGroup,
     argument,
+    check_idle,
     check_request,
     command,
     in_words,
@@ -47,6 +48,9 @@ class CheckOptions(JsonOption):
     """Format of all files; by suffix and first keys when absent."""
     columns: tuple[int, int] = (0, -1)
     """Columns of token and tag in lines of CoNLL, from 0; negative from the end."""
+    repeated_ids: RepeatedIds = "error"
+    """Meaning of a record of PubTator with the id of the one before it: an `error`, or the next of its document's
+    `passages`, as full texts are written."""
     model: str | None = None
     """Measure lengths in the tokens of this model too: a folder, a hub id, or package:name/path."""
     with_text: bool = False
@@ -99,9 +103,10 @@ def _findings(splits: dict[Any, Path], options: CheckOptions) -> list[Finding]:
 
     file_format: Any = options.format
     if file_format in ("squad", "bioasq") or (file_format in (None, "jsonl") and are_questions(splits)):
+        check_idle({"--repeated-ids": options.repeated_ids != "error"}, "files of questions have no passages")
         return check_questions(splits, file_format, options.model)
     try:
-        return check_entities(splits, file_format, options.model, Columns(*options.columns))
+        return check_entities(splits, file_format, options.model, Columns(*options.columns), options.repeated_ids)
     except RequestError as error:
         if file_format is None and any(path.suffix.lower() == ".json" for path in splits.values()):
             raise RequestError(f"{error} Files of questions: {SHAPES}") from None

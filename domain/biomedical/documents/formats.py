@@ -8,16 +8,26 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
+
+from pydantic import model_validator
 
 from bertrelay.data.readers import open_input
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.files import check_location, refuse_packed, write_error
 from bertrelay.progress import log
-from bertrelay.settings import DataSource, InputFile
+from bertrelay.settings import DataSource, InputFile, refuse_idle
 from domain.biomedical.documents.brat import brat_files
-from domain.biomedical.documents.document import ANNOTATED, LEFT_OUT, Document, Item, Reading, with_placed_entities
+from domain.biomedical.documents.document import (
+    ANNOTATED,
+    LEFT_OUT,
+    Document,
+    Item,
+    Reading,
+    RepeatedIds,
+    with_placed_entities,
+)
 from domain.biomedical.documents.writing import Write, Writer, append
 from domain.reading import usable, with_distinct_ids
 
@@ -59,6 +69,9 @@ WRITTEN = [name for name, entry in FORMATS.items() if entry.writes]
 SUFFIXES = {suffix: name for name, entry in FORMATS.items() for suffix in entry.suffixes}
 
 
+PUBTATOR = "pubtator"
+
+
 class AnnotatedSource(DataSource):
     """An annotated file or folder."""
 
@@ -66,13 +79,21 @@ class AnnotatedSource(DataSource):
     """File, folder, or `@stage/path`."""
     format: ReadName | None = None
     """Format of the file; by its suffix when absent."""
+    repeated_ids: RepeatedIds = "error"
+    """Meaning of a record of PubTator with the id of the one before it: an `error`, or the next of its document's
+    `passages`, as full texts are written."""
+
+    @model_validator(mode="after")
+    def _ids_of_pubtator(self) -> Self:
+        if self.format not in (None, PUBTATOR):
+            refuse_idle(self, "repeated_ids", because=f"only {PUBTATOR} repeats them")
+        return self
 
 
-PUBTATOR = "pubtator"
 DISTINCT = "give each one of its own"
 AS_PASSAGES = (
-    f'{DISTINCT}; where it is the next passage of a full text, set `repeated_ids = "passages"` in a recipe, or convert '
-    "it first: `data convert --repeated-ids passages`"
+    f'{DISTINCT}; where it is the next passage of a full text, set `repeated_ids = "passages"` in a recipe, or '
+    "`--repeated-ids passages` of a command"
 )
 TITLE_LINE = re.compile(rb"[^|\t\n]+\|t\|")
 
@@ -133,7 +154,8 @@ def read_documents(
 def read_sources(sources: Iterable[AnnotatedSource], rejects: Rejects | None = None) -> Iterator[Document]:
     """Streams the documents of annotated files, see `read_documents`."""
     for source in sources:
-        yield from read_documents(source.path, source.format, rejects)
+        reading = ANNOTATED._replace(repeated_ids=source.repeated_ids)
+        yield from read_documents(source.path, source.format, rejects, reading=reading)
 
 
 def document_items(

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from bertrelay.data.records import Rejects
+from bertrelay.errors import RequestError
 from domain.biomedical.documents.document import Document
 from domain.biomedical.documents.formats import AnnotatedSource, read_sources
 from domain.biomedical.linking.abbreviations import abbreviations
@@ -66,6 +67,12 @@ def read_mentions(
     """The mentions of annotated files."""
     documents = read_sources(sources, rejects)
     return [mention for document in documents for mention in mentions_of(document, types, ignored_prefixes)]
+
+
+def check_identifiers(mentions: Iterable[Mention], key: str) -> None:
+    """Raises RequestError if no mention has an identifier, so that nothing could be measured; key: of the files."""
+    if not any(mention.identifiers for mention in mentions):
+        raise RequestError(f"{key}: expected entities with identifiers, found none. Check the files and `types`.")
 
 
 def concepts_of(mentions: Iterable[Mention]) -> Iterator[Concept]:

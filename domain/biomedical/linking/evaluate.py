@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.data.records import Rejects
-from bertrelay.errors import RequestError
 from bertrelay.evaluation.statistics import ratio, share, with_intervals
 from bertrelay.stage import Metrics, StageContext
-from domain.biomedical.linking.data import Mention, read_mentions
+from domain.biomedical.linking.data import Mention, check_identifiers, read_mentions
 from domain.biomedical.linking.dictionary import without_prefix
 from domain.biomedical.linking.model import TOP_CONCEPTS, Linker
 from domain.biomedical.linking.predict import Link, candidates_of, links_of
@@ -103,8 +102,7 @@ def run(settings: LinkEvaluateSettings, context: StageContext) -> Metrics:
     linker = Linker.load(settings.model)
     rejects = Rejects(context.output / "rejects.jsonl", settings.max_rejects)
     mentions = read_mentions(settings.test, settings.types, linker.ignored_prefixes, rejects)
-    if not any(mention.identifiers for mention in mentions):
-        raise RequestError("test: expected entities with identifiers, found none. Check the files and `types`.")
+    check_identifiers(mentions, "test")
     judged, _ = judge(linker, mentions, precision, settings.batch_tokens)
     metrics = with_intervals(lambda weights: judged.metrics(linker.threshold, weights), judged.documents)
     composite = judged.is_composite

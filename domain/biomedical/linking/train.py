@@ -8,10 +8,11 @@ import numpy as np
 
 from bertrelay.data.records import Rejects
 from bertrelay.device import ComputePrecision
+from bertrelay.errors import RequestError
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.progress import log
 from bertrelay.stage import Metrics, StageContext
-from domain.biomedical.linking.data import Mention, concepts_of, read_mentions
+from domain.biomedical.linking.data import Mention, check_identifiers, concepts_of, read_mentions
 from domain.biomedical.linking.dictionary import Dictionary, read_dictionary
 from domain.biomedical.linking.evaluate import Judged
 from domain.biomedical.linking.model import Linker
@@ -32,6 +33,8 @@ def run(settings: LinkerSettings, context: StageContext) -> Metrics:
         mentions = read_mentions(settings.mentions, settings.types, settings.ignored_prefixes, rejects)
         dictionary = Dictionary.of(chain(concepts, concepts_of(mentions)), settings.ignored_prefixes)
         dev = read_mentions(settings.dev, settings.types, settings.ignored_prefixes, rejects)
+    if settings.dev:
+        check_identifiers(dev, "dev")
     log(f"{len(dictionary.names):,} names of {len(dictionary.identifiers):,} concepts")
     linker = Linker.create(
         dictionary,
@@ -60,6 +63,7 @@ def fit(
     """Chooses what `settings` leave open: the share of letters by accuracy, then the threshold by F1; and dev metrics.
 
     Of equal shares the smallest is chosen, and of equal thresholds too.
+    Raises RequestError for a threshold of `settings` that no link reaches.
     """
     candidates = candidates_of(linker, dev, precision, settings.batch_tokens)
     weights = np.ones(len(dev))
@@ -68,6 +72,11 @@ def fit(
     accuracies = {letters: float(one.metrics(0.0, weights)["accuracy_at_1"]) for letters, one in judged.items()}
     letters = max(accuracies, key=lambda share: accuracies[share])
     chosen = judged[letters]
+    if settings.threshold is not None and settings.threshold > chosen.scores.max():
+        raise RequestError(
+            f"threshold: expected one that a link of dev reaches, found {settings.threshold:g}, and the highest score "
+            f"is {chosen.scores.max():.3f}. Lower it, or leave it out."
+        )
     thresholds = [0.0, *np.unique(chosen.scores)] if settings.threshold is None else [settings.threshold]
     threshold = float(max(thresholds, key=lambda least: chosen.metrics(least, weights)["f1"]))
     log(f"letters {letters:g}, threshold {threshold:.3f}: accuracy {accuracies[letters]:.3f} on dev")

@@ -15,8 +15,8 @@ from bertrelay.data.tables import Rejected
 from bertrelay.errors import RequestError
 from bertrelay.privacy import is_sensitive
 from domain.biomedical.documents.conll import TOKEN_AND_TAG, Columns
-from domain.biomedical.documents.document import Document, Entity, Reading
-from domain.biomedical.documents.formats import FormatName
+from domain.biomedical.documents.document import Document, Entity, Reading, RepeatedIds
+from domain.biomedical.documents.formats import PUBTATOR, FormatName, check_repeated_ids, format_of
 from domain.biomedical.documents.soundness import MISPLACED, STRAY_SPACE
 from domain.biomedical.ner.data import (
     BEYOND_TAGS,
@@ -101,12 +101,14 @@ def check(
     format_name: FormatName | None = None,
     model: str | None = None,
     columns: Columns = TOKEN_AND_TAG,
+    repeated_ids: RepeatedIds = "error",
 ) -> list[Finding]:
     """Checks the files of one to three splits.
 
     columns: of CoNLL files.
     model: a folder or a hub id; measures lengths in the subwords of its tokenizer as well.
-    Raises RequestError for a file that cannot be read at all, or without a sentence.
+    repeated_ids: of files of PubTator, as in `EntitySource`.
+    Raises RequestError for a file that cannot be read at all, or without a sentence, and for an option without effect.
     """
     splitter, limit = None, 0
     if model is not None:
@@ -118,8 +120,14 @@ def check(
         splitter, limit = WordSplitter(tokenizer), window_size(positions, MAX_TOKENS) - SPECIALS
     sentences, documents = Occurrences("a sentence"), Occurrences("a document")
 
+    formats = {path: format_name or format_of(path) for path in files.values()}
+    if PUBTATOR not in formats.values():
+        for path, name in formats.items():
+            check_repeated_ids(path, name, Reading(repeated_ids=repeated_ids))
+
     def survey_file(split: Split, path: Path) -> EntitySurvey:
-        records = annotated_records(path, format_name, columns, reading=Reading(misplaced="keep"))
+        reading = Reading(misplaced="keep", repeated_ids=repeated_ids if formats[path] == PUBTATOR else "error")
+        records = annotated_records(path, format_name, columns, reading=reading)
         survey = EntitySurvey()
         for block in blocks_of(_sentences(records, split, survey, documents), AT_ONCE):
             survey.words += [len(tokens) for tokens, _, _ in block]

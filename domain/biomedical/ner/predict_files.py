@@ -26,7 +26,7 @@ from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup
 from bertrelay.progress import Bar, log
 from bertrelay.settings import settings_of
 from bertrelay.stage import Metrics, StageContext
-from domain.biomedical.documents.document import TEXT_ONLY, Document, Entity, Reading
+from domain.biomedical.documents.document import TEXT_ONLY, Document, Entity, Reading, RepeatedIds
 from domain.biomedical.documents.formats import (
     FORMATS,
     FormatName,
@@ -90,6 +90,7 @@ def tag_file(
     *,
     source_format: FormatName | None = None,
     output_format: FormatName | None = None,
+    repeated_ids: RepeatedIds = "error",
     keep: Sequence[str] = (),
     link: str | Path | None = None,
     link_types: Sequence[str] = (),
@@ -106,6 +107,7 @@ def tag_file(
     """Writes `documents` to `output`, each with the entities that `model` finds in place of its own, valid or not.
 
     source_format, output_format: by the names of the files when None (docs/formats.md).
+    repeated_ids: as in `TagSettings`.
     keep: fields of JSONL that the output, which is JSONL, has too.
     link, link_types, relate, max_rejects, with_text, precision, batch_tokens: as in `TagOptions`. Documents that are
         left out are listed in `OUTPUT.rejects.jsonl` and, if the output's format cannot hold them, in
@@ -130,7 +132,8 @@ def tag_file(
         Rejects(output.with_name(f"{output.name}.{what}.jsonl"), options.max_rejects, keep_empty=False)
         for what in ("rejects", "refused")
     )
-    read = partial(read_documents, documents, source_format, reading=TEXT_ONLY._replace(keep=tuple(keep)))
+    reading = TEXT_ONLY._replace(keep=tuple(keep), repeated_ids=repeated_ids)
+    read = partial(read_documents, documents, source_format, reading=reading)
     with open_run(
         output,
         model,
@@ -353,6 +356,7 @@ def run(settings: TagSettings, context: StageContext) -> Metrics:
             context.output / f"entities{suffix}",
             source_format=settings.format,
             output_format=settings.output,
+            repeated_ids=settings.repeated_ids,
             keep=settings.keep,
             cache=context.cache,
             process_group=context.process_group,

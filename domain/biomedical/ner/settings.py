@@ -20,7 +20,7 @@ from bertrelay.settings import (
 from bertrelay.training.settings import TrainingSettings
 from domain.biomedical.documents.conll import CONLL
 from domain.biomedical.documents.document import RepeatedIds
-from domain.biomedical.documents.formats import PUBTATOR, AnnotatedSource, ReadName, WrittenName
+from domain.biomedical.documents.formats import AnnotatedSource, ReadName, WrittenName
 from domain.biomedical.documents.tags import Scheme
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -32,16 +32,11 @@ class EntitySource(AnnotatedSource):
 
     columns: Annotated[list[int], Field(min_length=2, max_length=2)] = [0, -1]
     """Columns of token and tag in a line of CoNLL, from 0; negative from the end."""
-    repeated_ids: RepeatedIds = "error"
-    """Meaning of a record of PubTator with the id of the one before it: an `error`, or the next of its document's
-    `passages`, as full texts are written."""
 
     @model_validator(mode="after")
-    def _options_of_one_format(self) -> Self:
+    def _columns_of_conll(self) -> Self:
         if self.format not in (None, *CONLL):
             refuse_idle(self, "columns", because=f"{self.format} has none")
-        if self.format not in (None, PUBTATOR):
-            refuse_idle(self, "repeated_ids", because=f"only {PUBTATOR} repeats them")
         return self
 
 
@@ -142,6 +137,9 @@ class TagSettings(TagOptions):
     """A file or folder."""
     format: ReadName | None = None
     """Format of the documents; by the file's name when absent."""
+    repeated_ids: RepeatedIds = "error"
+    """Meaning of a record of PubTator with the id of the one before it: an `error`, or the next of its document's
+    `passages`, as full texts are written."""
     output: WrittenName = "jsonl"
     """Format of the file that is written."""
     keep: list[str] = []

@@ -115,6 +115,14 @@ class Scheme:
         gold, missed = self._gold(document, nodes, allowed)
         return Pairs(document, tuple(nodes), tuple(allowed), tuple(gold), tuple(missed))
 
+    def check_relations(self, pairs: Iterable[Pairs], key: str) -> None:
+        """Raises RequestError if no pair has a relation, so that nothing could be measured; key: of the files."""
+        if not any(gold.type != NONE for one in pairs for gold in one.gold):
+            raise RequestError(
+                f"{key}: expected relations of the types {', '.join(self.types)} between {self.level}s, found none. "
+                "Check the files."
+            )
+
     def _gold(
         self, document: Document, nodes: Sequence[Node], pairs: Sequence[tuple[int, int]]
     ) -> tuple[list[Gold], list[Gold]]:

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from bertrelay.data.records import Rejects
 from bertrelay.device import default_device
-from bertrelay.errors import RequestError
 from bertrelay.evaluation.statistics import with_intervals
 from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.calibration import expected_calibration_error
@@ -30,11 +29,7 @@ def run(settings: RelationEvaluateSettings, context: StageContext) -> Metrics:
     model.network.to(default_device())
     rejects = Rejects(context.output / "rejects.jsonl", settings.max_rejects)
     pairs = [model.scheme.pairs_of(document) for document in read_sources(settings.test, rejects)]
-    if not any(gold.type != NONE for one in pairs for gold in one.gold):
-        raise RequestError(
-            f"test: expected relations of the types {', '.join(model.scheme.types)} between {model.scheme.level}s, "
-            "found none. Check the files."
-        )
+    model.scheme.check_relations(pairs, "test")
     scores = scored_pairs(model, pairs, precision=precision, batch_tokens=settings.batch_tokens)
     if not context.sensitive:
         extractor = RelationExtractor(model)

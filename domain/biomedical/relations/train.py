@@ -12,6 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from bertrelay.data.records import Rejects
 from bertrelay.device import ComputePrecision, default_device
 from bertrelay.errors import RequestError
+from bertrelay.evaluation.statistics import none_if_nan
 from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, map_over_processes
 from bertrelay.progress import log, spinner
 from bertrelay.stage import Metrics, StageContext
@@ -42,6 +43,8 @@ def run(settings: RelationSettings, context: StageContext) -> Metrics:
         raise RequestError(f"dev: expected other documents than train has, found {len(both):,} that are in both")
     scheme = Scheme.of(documents, settings.types, settings.level, settings.within, settings.directed)
     pairs, dev = ([scheme.pairs_of(one) for one in split] for split in (documents, dev_documents))
+    if dev:
+        scheme.check_relations(dev, "dev")
     pairs = [one for one in pairs if one.pairs]
     gold = [relation for one in pairs for relation in one.gold if relation.type != NONE]
     if beyond := sum(len(one.missed) for one in pairs):
@@ -122,7 +125,7 @@ class RelationTask:
         scores = map_over_processes(self._scores, self.dev, process_group)
         counts = self._counts(self.relation_model, scores, self._threshold(self.relation_model, scores))
         metrics = relation_metrics(counts, novelty=self.relation_model.novelty)
-        return {f"dev/{name}": float(np.nan_to_num(value)) for name, value in metrics.items()}
+        return {f"dev/{name}": none_if_nan(value) for name, value in metrics.items()}
 
     def calibrated(self) -> RelationModel:
         """The model with the temperature that fits the dev data best, and the threshold of the best F1."""

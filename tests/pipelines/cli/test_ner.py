@@ -112,6 +112,16 @@ def test_what_the_format_cannot_hold_is_found_before_anything_is_computed(tagger
     assert not {"out", "out.pubtator"} & {path.name for path in tmp_path.iterdir()}
 
 
+def test_passages_of_a_full_text_are_tagged_as_one_document(call, tagger, tmp_path):
+    (tmp_path / "in.pubtator").write_text("".join(f"1|t|{text}\n1|a|\n\n" for text in TEXTS))
+    with pytest.raises(WorkError, match=r"2 of 3 records cannot be used.*an id that another document has"):
+        tag_file(tagger, tmp_path / "in.pubtator", tmp_path / "out.jsonl")
+    options = ["--repeated-ids", "passages", "--precision", "fp32"]
+    call("ner", "tag", tagger, tmp_path / "in.pubtator", tmp_path / "out.jsonl", *options)
+    (document,) = read_documents(tmp_path / "out.jsonl")
+    assert document.text == "\n".join(TEXTS) and document.entities
+
+
 def test_entities_at_wrong_offsets_do_not_keep_a_text_from_being_tagged(call, tagger, expected, tmp_path):
     wrong = [{"start": 1, "end": 4, "type": "Disease", "text": "gout"}, {"start": 9, "end": 99, "type": "X "}]
     rows = [json.dumps({"id": f"d{n}", "text": text, "entities": wrong}) for n, text in enumerate(TEXTS)]

@@ -164,6 +164,20 @@ def test_a_linker_is_made_saved_evaluated_and_opened(files, context, tmp_path):
     assert scored["mentions_without_concept"] == 1 and scored["mentions_beyond_dictionary"] == 0
 
 
+def test_dev_data_that_cannot_measure_and_a_threshold_that_no_link_reaches_are_refused(files, context):
+    settings = {"dictionary": [{"path": str(files / "terms.txt")}], "encoder": str(files / "encoder")}
+    settings |= {"dev": [{"path": str(files / "gold.pubtator")}], "precision": "fp32"}
+    with pytest.raises(RequestError, match="dev: expected entities with identifiers, found none"):
+        create(LinkerSettings(**settings, types=["Chemical"]), context)
+    at = TEXT.index("xyzzy")
+    unlike = Document("7", TEXT, (Entity(at, at + 5, "Disease", None, "D4"),))
+    write_documents(files / "gold.pubtator", [unlike], overwrite=True)
+    with pytest.raises(
+        RequestError, match=r"threshold: expected one that a link of dev reaches, found 1, and .* is 0\."
+    ):
+        create(LinkerSettings(**settings, threshold=1.0), context)
+
+
 def test_mentions_of_training_become_names(files, context):
     (files / "few.txt").write_text("D1||ataxia\n")
     gold = [{"path": str(files / "gold.pubtator")}]

@@ -189,6 +189,20 @@ def test_good_data_is_good_and_a_file_without_a_sentence_is_refused(tmp_path):
         check({"train": tmp_path / "a.jsonl"})
 
 
+def test_passages_of_a_full_text_are_one_document_where_that_is_said(tmp_path):
+    (tmp_path / "a.pubtator").write_text("1|t|Gout.\n1|a|Bad.\n\n1|t|Gout again.\n1|a|Worse.\n1\t0\t4\tGout\tDisease\n")
+    (tmp_path / "b.tsv").write_text(conll("gout/B-Disease"))
+    files = {"train": tmp_path / "a.pubtator", "test": tmp_path / "b.tsv"}
+
+    def records(**options):
+        return next(finding for finding in check(files, **options) if finding.check == "records")
+
+    assert records().severity == "fail" and "an id that another document has" in records().summary
+    assert records(repeated_ids="passages").summary == "2 read"  # the document, and the sentence of the other format
+    with pytest.raises(RequestError, match=r"b\.tsv: repeated_ids: only pubtator has ids that repeat"):
+        check({"train": tmp_path / "b.tsv"}, repeated_ids="passages")
+
+
 def test_lengths_are_measured_against_the_windows_of_a_training(tiny_bert, tmp_path, monkeypatch):
     (tmp_path / "train.tsv").write_text(conll("a/B-X"))
     for positions in (40, 512, None):

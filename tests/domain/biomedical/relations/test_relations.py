@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from bertrelay.device import ComputePrecision
 from bertrelay.errors import RequestError
 from bertrelay.stage import StageContext
 from domain.biomedical import RelationExtractor, read_documents, write_documents
@@ -16,6 +17,7 @@ from domain.biomedical.relations.metrics import count_pairs, relation_metrics
 from domain.biomedical.relations.model import load_model, save_model, start_model
 from domain.biomedical.relations.predict import scored_pairs
 from domain.biomedical.relations.settings import RelationEvaluateSettings, RelationSettings
+from domain.biomedical.relations.train import RelationTask
 from domain.biomedical.relations.train import run as train
 
 TEXT = "Lead causes gout. Aspirin helps against fever and gout."
@@ -191,6 +193,24 @@ def test_relations_are_learned_saved_evaluated_and_found(files, tiny_bert, conte
     ]
     written = list(read_documents(tmp_path / "relations.jsonl"))
     assert len(written) == 30 and all(one.confidence for document in written for one in document.relations)
+
+
+def test_dev_documents_without_relations_are_refused_and_what_nothing_predicts_has_no_precision(
+    files, tiny_bert, context
+):
+    write_documents(files / "dev.jsonl", [document(relations=(), text="Lead and gout.")], overwrite=True)
+    train_and_dev = {split: [{"path": str(files / f"{split}.jsonl")}] for split in ("train", "dev")}
+    settings = RelationSettings(base=str(tiny_bert), **train_and_dev)
+    with pytest.raises(
+        RequestError, match="dev: expected relations of the types causes, treats between concepts, found"
+    ):
+        train(settings, context)
+    pairs = scheme().pairs_of(document())
+    model = start_model(settings, scheme(), novelty=True)
+    task = RelationTask(model, settings, [pairs], [pairs], ComputePrecision.FP32)
+    task._threshold = lambda *_: 2.0  # no probability reaches it
+    metrics = task.evaluate()
+    assert metrics["dev/precision"] is None and metrics["dev/f1"] == metrics["dev/recall"] == 0
 
 
 def test_a_saved_model_gives_the_same_scores(model, tmp_path):
