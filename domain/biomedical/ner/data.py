@@ -1,12 +1,13 @@
 """Sentences with gold entities from annotated files, for training, scoring and checking; no gold entity is lost."""
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple, TypeVar
 
 from bertrelay.data.records import MANY_COPIES, Rejects, log_copies
 from bertrelay.data.tables import Rejected
@@ -20,6 +21,8 @@ from domain.biomedical.ner.settings import EntitySource
 from domain.reading import shown_id, usable
 from domain.text.words import is_word
 
+AnySpan = TypeVar("AnySpan", Entity, TokenSpan)
+
 
 class Example(NamedTuple):
     """The tokens of a sentence and its gold entities, as tokens [start, end), in order.
@@ -28,6 +31,8 @@ class Example(NamedTuple):
     untaggable: the types of gold entities that tags cannot represent: nested, discontinuous, of white space, or ending
         inside a word. A score counts them as missed, and training cannot use them.
     unopened: entities of an illegal tag sequence, `O I-X`, that only lenient scores count.
+    corpus: name of the corpus, or the path of its file.
+    annotated: types of entities that the corpus annotates; None for all.
     """
 
     tokens: tuple[str, ...]
@@ -35,6 +40,16 @@ class Example(NamedTuple):
     document: str
     untaggable: tuple[str, ...] = ()
     unopened: tuple[TokenSpan, ...] = ()
+    corpus: str = ""
+    annotated: frozenset[str] | None = None
+
+    def annotates(self, kind: str) -> bool:
+        """Returns true if an entity of this type would be annotated."""
+        return self.annotated is None or kind in self.annotated
+
+    def scored(self, spans: Iterable[TokenSpan]) -> list[TokenSpan]:
+        """The predicted entities of types that the corpus annotates; others cannot be scored."""
+        return [span for span in spans if self.annotates(span.type)]
 
     @property
     def lenient_entities(self) -> list[TokenSpan]:
@@ -70,12 +85,14 @@ class AnnotatedRecord(NamedTuple):
     """A sentence of CoNLL or a document of another format, used or rejected as a whole, with its examples.
 
     doubtful: entities of a document that are changed, or that tags cannot represent.
+    other_types: of entities that are left out.
     """
 
     file: str
     origin: SentenceRow | Document
     examples: list[Example]
     doubtful: Sequence[Doubtful] = ()
+    other_types: Sequence[str] = ()
 
 
 def annotated_records(
@@ -84,12 +101,14 @@ def annotated_records(
     columns: Columns = TOKEN_AND_TAG,
     illegal: Collection[Scheme] = ("IOB2", "IOBES"),
     reading: Reading = ANNOTATED,
+    types: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[AnnotatedRecord | Rejected]:
     """Yields every sentence or document of a file, usable or not, in the order of the file.
 
     columns: of CoNLL files.
     illegal: schemes whose illegal tag sequences are usable.
     reading: what is read of documents.
+    types: of entities that are read, with their new names; all as they are when empty.
     Raises RequestError for `columns` or `repeated_ids` of a file of another format.
     """
     name = format_name or format_of(path)
@@ -99,18 +118,35 @@ def annotated_records(
             if isinstance(row, Rejected) or (row.illegal and row.scheme not in illegal):
                 yield row if isinstance(row, Rejected) else row.as_illegal()
             elif row.tokens:
-                unit = f"document {row.document}" if row.document else f"line {row.line}"
-                example = Example(row.tokens, row.entities, unit, unopened=row.unopened)
-                yield AnnotatedRecord(row.file, row, [example])
+                unit, other_types = f"document {row.document}" if row.document else f"line {row.line}", list[str]()
+                entities, unopened = (_renamed(spans, types, other_types) for spans in (row.entities, row.unopened))
+                example = Example(row.tokens, entities, unit, unopened=unopened)
+                yield AnnotatedRecord(row.file, row, [example], other_types=other_types)
         return
     if columns != TOKEN_AND_TAG:
         raise RequestError(f"{path}: columns: only {' and '.join(CONLL)} have them; leave them out, or name the format")
     for item in document_items(path, name, reading=reading):
         if isinstance(item, Document):
-            doubtful = list[Doubtful]()
-            yield AnnotatedRecord(item.file, item, list(of_document(item, doubtful)), doubtful)
+            doubtful, other_types = list[Doubtful](), list[str]()
+            renamed = replace(item, entities=_renamed(item.entities, types, other_types))
+            yield AnnotatedRecord(item.file, item, list(of_document(renamed, doubtful)), doubtful, other_types)
         else:
             yield item
+
+
+def _renamed(spans: Iterable[AnySpan], types: Mapping[str, str], other_types: list[str]) -> tuple[AnySpan, ...]:
+    """The entities of `types` under their new names, or all without them; `other_types` takes the types of others."""
+    if not types:
+        return tuple(spans)
+    renamed = list[AnySpan]()
+    for span in spans:
+        if span.type not in types:
+            other_types.append(span.type)
+        elif isinstance(span, Entity):
+            renamed.append(replace(span, type=types[span.type]))
+        else:
+            renamed.append(span._replace(type=types[span.type]))
+    return tuple(renamed)
 
 
 def read_examples(
@@ -152,7 +188,7 @@ def _without_copies(sources: Sequence[Sequence[Example]], has_documents: Sequenc
         for _, group in groupby(examples, key=attrgetter("document"))
     )
     for sentences, is_document in groups:
-        content = hash(tuple(sentence._replace(document="") for sentence in sentences))
+        content = hash(tuple(sentence._replace(document="", corpus="") for sentence in sentences))
         is_sentence = len(sentences) == 1 and not is_document
         counts[is_sentence] += 1
         copies[is_sentence] += content in seen
@@ -174,18 +210,51 @@ def _read(source: EntitySource, rejects: Rejects | None, only_legal: bool, readi
         )
     illegal: Sequence[Scheme] = () if only_legal else ("IOB2",)  # seqeval has no lenient reading of IOBES
     reading = reading._replace(repeated_ids=source.repeated_ids)
-    records = annotated_records(Path(source.path), source.format, Columns(*source.columns), illegal, reading)
-    untaggable, changed = Counter[str](), Counter[str]()
+    columns = Columns(*source.columns)
+    records = annotated_records(Path(source.path), source.format, columns, illegal, reading, source.types)
+    annotated = frozenset(source.types.values()) or None
+    untaggable, changed, of_types, of_other_types = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     for record in usable(records, rejects, f"{source.path}: {LEFT_OUT}", source.path):
         changed.update(reason for reason, _ in record.doubtful if reason not in BEYOND_TAGS)
+        of_other_types.update(record.other_types)
         for example in record.examples:
             untaggable.update(example.untaggable)
-            yield example._replace(document=f"{source.path} {example.document}")
+            of_types.update([*example.untaggable, *(span.type for span in example.lenient_entities)])
+            corpus = source.corpus or str(source.path)
+            yield example._replace(document=f"{source.path} {example.document}", corpus=corpus, annotated=annotated)
+    if of_other_types:
+        others = _counts(of_other_types)
+        if not of_types:
+            raise RequestError(
+                f"{source.path}: types: expected entities of the types {', '.join(source.types)}, found {others}. Name "
+                "those that it has, each with its name in the model."
+            )
+        log(f"{source.path}: entities of types that `types` leaves out: {others}")
     if untaggable:
-        kinds = ", ".join(f"{count:,} × {name}" for name, count in untaggable.most_common())
-        log(f"{source.path}: entities that tags cannot represent (nested, discontinuous, or ending in a word): {kinds}")
+        kinds = "nested, discontinuous, or ending in a word"
+        log(f"{source.path}: entities that tags cannot represent ({kinds}): {_counts(untaggable)}")
     if changed:
-        log(f"{source.path}: entities: " + "; ".join(f"{count:,} × {name}" for name, count in changed.most_common()))
+        log(f"{source.path}: entities: {_counts(changed, '; ')}")
+
+
+def _counts(counter: Counter[str], between: str = ", ") -> str:
+    return between.join(f"{count:,} × {name}" for name, count in counter.most_common())
+
+
+def without_held_out(examples: Iterable[Example], held_out: Iterable[Example]) -> list[Example]:
+    """The sentences that `held_out` lacks, of documents with at most half of their sentences in it; logs the others.
+
+    Sentences are the same if their tokens have the same characters, as corpora split words differently.
+    """
+    held = {"".join(example.tokens) for example in held_out}
+    sentences, kept = 0, list[Example]()
+    for _, group in groupby(examples, key=attrgetter("document")):
+        whole = list(group)
+        others = [example for example in whole if "".join(example.tokens) not in held]
+        kept += others if 2 * len(others) >= len(whole) else []
+        sentences += len(whole)
+    log(f"held_out: {sentences - len(kept):,} of {sentences:,} sentences of train are left out")
+    return kept
 
 
 def shared_documents(train: Iterable[Example], dev: Iterable[Example]) -> int:

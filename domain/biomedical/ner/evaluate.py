@@ -25,8 +25,10 @@ from domain.biomedical.ner.metrics import (
     confusions,
     count_entities,
     entity_metrics,
+    metrics_of_corpora,
     pairings,
     which_are_right,
+    which_are_scored,
 )
 from domain.biomedical.ner.model import EntityModel, load_model
 from domain.biomedical.ner.predict import decoded_blocks
@@ -70,11 +72,15 @@ def run(settings: NerEvaluateSettings, context: StageContext) -> Metrics:
         _write_predictions(examples, predictions, context)
     write_json(context.output / "confusions.json", confused)
     write_json(context.output / "examples.json", shown, compact=True)
+    corpora = list(dict.fromkeys(source.corpus for source in settings.test if source.corpus))
     metrics: Metrics = {
-        **_metrics(examples, predictions, pairs),
+        **_metrics(examples, predictions, pairs, corpora),
         **{f"published_f1/{name}": value for name, value in settings.published.items()},
     }
-    same_data = identity("f1", [(example.tokens, example.entities) for example in examples])
+    same_data = {
+        corpus: identity("f1", [(one.tokens, one.entities) for one in examples if corpus in ("", one.corpus)])
+        for corpus in corpora or [""]
+    }
     report = evaluation_report(metrics, confused, shown, same_data)
     write_report(report, context, with_text=settings.with_text)
     return metrics
@@ -90,9 +96,10 @@ def _check_types(model: EntityModel, examples: Sequence[Example], settings: NerE
             f"{files} has {', '.join(sorted(types - model_types))} as well. Take a model that was trained for these, "
             "or set `types` to those that both have."
         )
-    if not settings.types and model_types - types:
+    others = {name for name in model_types - types if any(example.annotates(name) for example in examples)}
+    if not settings.types and others:
         log(
-            f"the model also finds {', '.join(sorted(model_types - types))}, of which the data has none: each one "
+            f"the model also finds {', '.join(sorted(others))}, of which the data has none: each one "
             "found counts as wrong. Set `types` to leave them out."
         )
 
@@ -100,15 +107,17 @@ def _check_types(model: EntityModel, examples: Sequence[Example], settings: NerE
 def _predictions(
     model: EntityModel, examples: Sequence[Example], settings: NerEvaluateSettings, precision: ComputePrecision
 ) -> EntityPredictions:
-    types = settings.types or model.labels.types
+    types = frozenset(settings.types or model.labels.types)
+    scored = [one._replace(annotated=types if one.annotated is None else types & one.annotated) for one in examples]
     spans: list[list[TokenSpan]] = []
     calibrated, uncalibrated = [np.zeros(0)], [np.zeros(0)]
     sentences = [example.tokens for example in examples]
     with progress("finding entities", len(examples), "sentences") as bar:
         for block in decoded_blocks(model, sentences, precision=precision, batch_tokens=settings.batch_tokens):
             block_spans = block.token_spans()
-            is_scored = np.array([span.type in types for span in chain.from_iterable(block_spans)], bool)
-            spans += [[span for span in listed if span.type in types] for listed in block_spans]
+            of_block = scored[len(spans) : len(spans) + len(block_spans)]
+            is_scored = which_are_scored(of_block, block_spans)
+            spans += [example.scored(listed) for example, listed in zip(of_block, block_spans, strict=True)]
             calibrated.append(block.confidences(model.temperature)[is_scored])
             uncalibrated.append(block.confidences(1.0)[is_scored])
             bar.advance(len(block_spans))
@@ -116,9 +125,12 @@ def _predictions(
 
 
 def _metrics(
-    examples: Sequence[Example], predictions: EntityPredictions, pairs: Sequence[Sequence[Pairing]]
+    examples: Sequence[Example],
+    predictions: EntityPredictions,
+    pairs: Sequence[Sequence[Pairing]],
+    corpora: Sequence[str],
 ) -> Metrics:
-    """Strict and lenient metrics, the number of entities of each kind, and calibration.
+    """Strict and lenient metrics, also of each of `corpora`, the number of entities of each kind, and calibration.
 
     Intervals are over documents, or over sentences where no documents are known.
     """
@@ -130,6 +142,8 @@ def _metrics(
         count_entities(spans, untaggable, predictions.spans, units, types) for spans in (gold, lenient_gold)
     )
     lenient = entity_metrics(lenient_counts, [])
+    corpus_of = [example.corpus for example in examples]
+    of_corpora = metrics_of_corpora(corpora, corpus_of, gold, untaggable, predictions.spans, units, with_interval)
     kinds = Counter(pair.kind for pair in chain.from_iterable(pairs))
     kinds["missed"] += sum(map(len, untaggable))
     is_right = which_are_right(gold, predictions.spans)
@@ -142,6 +156,7 @@ def _metrics(
     return {
         **entity_metrics(counts, types, with_interval),
         **{f"{name}_lenient": value for name, value in lenient.items()},
+        **of_corpora,
         "gold_entities": kinds.total() - kinds["spurious"],
         **{kind: kinds[kind] for kind in KINDS},
         "sentences": len(examples),

@@ -15,6 +15,7 @@ from bertrelay.stage import Metrics
 from domain.biomedical.documents.document import Document
 from domain.biomedical.documents.html import MarkedEntity
 from domain.biomedical.documents.tags import TokenSpan
+from domain.biomedical.ner.data import Example
 
 Spans = Sequence[Sequence[TokenSpan]]
 """The entities of each sentence."""
@@ -44,6 +45,12 @@ def which_are_right(gold: Spans, predicted: Spans) -> NDArray[np.bool_]:
     return np.array([span in gold_spans for gold_spans, spans in pairs for span in spans], bool)
 
 
+def which_are_scored(examples: Sequence[Example], predicted: Spans) -> NDArray[np.bool_]:
+    """Flags of all predicted entities, sentence after sentence, whose type the corpus annotates, (entities,)."""
+    pairs = zip(examples, predicted, strict=True)
+    return np.array([example.annotates(span.type) for example, spans in pairs for span in spans], bool)
+
+
 def plain(name: str, statistic: Callable[..., float | None], *columns: Counts) -> Metrics:
     """`statistic(*columns)` as `name`; `with_interval` of `bertrelay.evaluation.statistics` adds its interval."""
     return {name: statistic(*columns)}
@@ -62,6 +69,30 @@ def entity_metrics(counts: Counts, types: Sequence[str], measured: Callable[...,
         for name, (part, whole) in ratios.items():
             values = measured(name, _ratio, part, whole)
             metrics |= {f"{name}{ending}{key.removeprefix(name)}": value for key, value in values.items()}
+    return metrics
+
+
+def metrics_of_corpora(
+    names: Sequence[str],
+    corpora: Sequence[str],
+    gold: Spans,
+    untaggable: Sequence[Sequence[str]],
+    predicted: Spans,
+    units: Counts,
+    measured: Callable[..., Metrics] = plain,
+) -> Metrics:
+    """`NAME/f1` and so on, and with several types `NAME/f1/Disease`, of each corpus in `names` by itself.
+
+    corpora: the corpus of each sentence. Others as in `count_entities`.
+    """
+    metrics: Metrics = {}
+    for name in dict.fromkeys(names):
+        rows = [row for row, corpus in enumerate(corpora) if corpus == name]
+        spans, beyond, found = ([column[row] for row in rows] for column in (gold, untaggable, predicted))
+        types = sorted({span.type for listed in (*spans, *found) for span in listed}.union(*beyond))
+        counts = count_entities(spans, beyond, found, np.unique(units[rows], return_inverse=True)[1], types)
+        of_corpus = entity_metrics(counts, types if types[1:] else [], measured)
+        metrics |= {f"{name}/{key}": value for key, value in of_corpus.items()}
     return metrics
 
 

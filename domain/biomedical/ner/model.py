@@ -83,29 +83,44 @@ class LinearChain(nn.Module):
             finite = torch.from_numpy(scores).float().clamp(min=ILLEGAL)
             self.register_buffer(f"illegal_{name}", finite, persistent=False)
 
-    def log_likelihood(self, emissions: Tensor, tags: Tensor, sequences: WordSequences) -> Tensor:
+    def log_likelihood(
+        self, emissions: Tensor, tags: Tensor, sequences: WordSequences, possible: Tensor | None = None
+    ) -> Tensor:
         """Log P(tags | emissions) of each sequence of words, (sequences,).
 
         emissions: (words, tags), tags: (words,).
+        possible: tags that a word may have, (words, tags); then P of all sequences of these tags together, in place of
+            `tags`.
         """
-        mask, opens, closes = sequences.mask, sequences.opens, sequences.closes
-        scores = emissions[sequences.words]  # (sequences, longest, tags)
-        gold = tags[sequences.words]  # (sequences, longest)
-        start = (self.start + self.illegal_start) * opens[:, None]  # (sequences, tags)
-        end = (self.end + self.illegal_end) * closes[:, None]
-        follow = self.follow + self.illegal_follow
+        if possible is not None:
+            possible_mass = self._log_mass(emissions.masked_fill(~possible, ILLEGAL), sequences)
+            return possible_mass - self._log_mass(emissions, sequences)
+        scores, gold = emissions[sequences.words], tags[sequences.words]  # (sequences, longest, tags) and without tags
+        start, follow, end = self._transitions(sequences)
+        mask = sequences.mask
 
         emitted = scores.gather(2, gold[..., None]).squeeze(2)  # (sequences, longest)
         followed = follow[gold[:, :-1], gold[:, 1:]]
         last = gold.gather(1, mask.sum(1, keepdim=True) - 1)  # (sequences, 1)
         borders = start.gather(1, gold[:, :1]).squeeze(1) + end.gather(1, last).squeeze(1)
         gold_score = borders + (emitted * mask).sum(1) + (followed * mask[:, 1:]).sum(1)  # (sequences,)
+        return gold_score - self._log_mass(emissions, sequences)
 
+    def _transitions(self, sequences: WordSequences) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores of the first tags, (sequences, tags), of following ones, (from, to), and of the last, as the first."""
+        start = (self.start + self.illegal_start) * sequences.opens[:, None]
+        end = (self.end + self.illegal_end) * sequences.closes[:, None]
+        return start, self.follow + self.illegal_follow, end
+
+    def _log_mass(self, emissions: Tensor, sequences: WordSequences) -> Tensor:
+        """The logarithm of the summed exp(score) of all sequences of tags, (sequences,)."""
+        start, follow, end = self._transitions(sequences)
+        scores = emissions[sequences.words]  # (sequences, longest, tags)
         log_alpha = start + scores[:, 0]  # (sequences, tags): log of the forward variables α
         for word in range(1, scores.shape[1]):
             further = torch.logsumexp(log_alpha[:, :, None] + follow, dim=1) + scores[:, word]
-            log_alpha = torch.where(mask[:, word, None], further, log_alpha)
-        return gold_score - torch.logsumexp(log_alpha + end, dim=1)
+            log_alpha = torch.where(sequences.mask[:, word, None], further, log_alpha)
+        return torch.logsumexp(log_alpha + end, dim=1)
 
 
 class TokenClassifier(HeadNetwork):

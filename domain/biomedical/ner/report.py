@@ -34,22 +34,30 @@ def evaluation_report(
     metrics: Metrics,
     confusions: Mapping[str, Sequence[Mapping[str, Any]]],
     examples: Mapping[str, Sequence[Mapping[str, Any]]],
-    identity: str = "",
+    identities: Mapping[str, str],
 ) -> StageReport:
-    """The report of an evaluation. confusions, examples: as `confusions.json` and `examples.json` have them."""
+    """The report of an evaluation. confusions, examples: as `confusions.json` and `examples.json` have them.
+
+    identities: of the data of each corpus by its name; of all data under an empty one.
+    """
     prefix = "f1/"
     types = [name.removeprefix(prefix) for name in metrics if name.startswith(prefix)]
     types = [name for name in types if not name.endswith(("_low", "_high"))]
-    f1 = Headline(
-        title="F1 of entities",
-        measure=Measure.of(metrics, "f1"),
-        metrics=["f1"],
-        data=f"{metrics['gold_entities']:,.0f} gold entities in {metrics['sentences']:,.0f} test sentences",
-        beside=Measure.measured(metrics, {"published_f1": "published"}),
-        identity=identity,
-        model="model",
-        chart=dots(metrics, {name: [(f"f1/{name}", "")] for name in types}, "F1, by type of entity"),
-    )
+    data = f"{metrics['gold_entities']:,.0f} gold entities in {metrics['sentences']:,.0f} test sentences"
+    chart = dots(metrics, {name: [(f"f1/{name}", "")] for name in types}, "F1, by type of entity")
+    f1 = [
+        Headline(
+            title=f"F1 of entities of {corpus}" if corpus else "F1 of entities",
+            measure=Measure.of(metrics, name := f"{corpus}/f1".removeprefix("/")),
+            metrics=[name],
+            data=corpus or data,
+            beside=[] if corpus else Measure.measured(metrics, {"published_f1": "published"}),
+            identity=identity,
+            model="model",
+            chart=None if corpus else chart,
+        )
+        for corpus, identity in identities.items()
+    ]
     calibration = Headline(
         title="Calibration error of the confidences",
         measure=Measure.of(metrics, "ece"),
@@ -71,7 +79,7 @@ def evaluation_report(
             blocks.append(Table(columns=columns, rows=rows, caption=caption, texts=3, quotes=name == "mentions"))
     blocks += _marked_sentences(examples)
     sections = [Section(title=TITLE, blocks=blocks)] if blocks else []
-    measured = [headline for headline in (f1, calibration) if headline.measure.value is not None]
+    measured = [headline for headline in (*f1, calibration) if headline.measure.value is not None]
     return StageReport(headlines=measured, sections=sections)
 
 

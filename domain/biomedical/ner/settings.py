@@ -32,6 +32,12 @@ class EntitySource(AnnotatedSource):
 
     columns: Annotated[list[int], Field(min_length=2, max_length=2)] = [0, -1]
     """Columns of token and tag in a line of CoNLL, from 0; negative from the end."""
+    corpus: Annotated[str, Field(pattern=r"^[\w.-]*$")] = ""
+    """Name of the corpus. Its sentences are also scored by themselves, under that name."""
+    types: dict[str, str] = {}
+    """Types of entities that this corpus annotates, each with its name in the model: `{ Chemical = "Drug" }`. Others
+    are left out, and a sentence then says nothing about the types of other corpora. When empty, all types of all files
+    are annotated here, under their names."""
 
     @model_validator(mode="after")
     def _columns_of_conll(self) -> Self:
@@ -49,6 +55,12 @@ class NerSettings(TrainingSettings):
     """Annotated files."""
     dev: list[EntitySource] = []
     """Annotated files that choose the best weights by strict F1 and calibrate the confidences."""
+    held_out: list[EntitySource] = []
+    """Annotated files whose sentences are left out of `train`, and documents with more than half of their sentences
+    there as wholes: tests of corpora that share abstracts, for example."""
+    sampling_temperature: Annotated[float, Field(ge=1)] = 1.0
+    """Above 1 small corpora are drawn more often, large ones less: an epoch has as many sentences as all have, each
+    corpus a part of them in proportion to the root of this degree of its size. At 1 each sentence is there once."""
     types: list[str] = []
     """Types of entities to train on; all that `train` has when empty. Entities of other types then do not count."""
     scheme: Scheme = "IOB2"

@@ -255,11 +255,11 @@ def test_windows_of_a_long_sentence_teach_every_tag_once(tiny_bert):
     diseases = (TokenSpan(word, word + 1, "Disease") for word in range(120) if word % 3 != 1)
     example = Example(("gout", "of", "pectorisxyz") * 40, tuple(diseases), "1")
     task = task_of(tiny_bert, [example], max_tokens=16, overlap=6, decoder="crf")
-    batch = task.collate(np.arange(len(task.lengths)), 0)
+    batch = task.collate(np.arange(len(task.window_lengths)), 0)
     assert batch.counts == {"tags": 120}
     assert batch.inputs["tags"].tolist() == [1, 0, 1] * 40
-    assert batch.inputs["opens"].tolist() == [True] + [False] * (len(task.lengths) - 1)
-    assert batch.inputs["closes"].tolist() == [False] * (len(task.lengths) - 1) + [True]
+    assert batch.inputs["opens"].tolist() == [True] + [False] * (len(task.window_lengths) - 1)
+    assert batch.inputs["closes"].tolist() == [False] * (len(task.window_lengths) - 1) + [True]
 
 
 def test_the_loss_is_that_of_transformers(tiny_bert):
