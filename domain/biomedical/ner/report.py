@@ -34,7 +34,7 @@ def evaluation_report(
     metrics: Metrics,
     confusions: Mapping[str, Sequence[Mapping[str, Any]]],
     examples: Mapping[str, Sequence[Mapping[str, Any]]],
-    identities: Mapping[str, str],
+    identities: Mapping[str, str] = {},
 ) -> StageReport:
     """The report of an evaluation. confusions, examples: as `confusions.json` and `examples.json` have them.
 
@@ -56,7 +56,7 @@ def evaluation_report(
             model="model",
             chart=None if corpus else chart,
         )
-        for corpus, identity in identities.items()
+        for corpus, identity in (identities or {"": ""}).items()
     ]
     calibration = Headline(
         title="Calibration error of the confidences",

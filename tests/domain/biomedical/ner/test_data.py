@@ -11,7 +11,7 @@ from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
 from domain.biomedical.documents.document import Document, Entity, sentences_of
 from domain.biomedical.documents.tags import TokenSpan
-from domain.biomedical.ner.data import Example, of_document, of_types, read_examples, types_in
+from domain.biomedical.ner.data import Example, of_document, of_types, read_examples, types_in, without_held_out
 from domain.biomedical.ner.settings import EntitySource, NerSettings
 from domain.biomedical.ner.train import _types
 from domain.text.words import word_spans
@@ -137,6 +137,32 @@ def test_other_types_become_no_entity():
     example = Example(("a", "b", "c", "d"), (x, y), "1", ("X", "Y"), (unopened,))
     assert of_types([example], ["Y"]) == [Example(("a", "b", "c", "d"), (y,), "1", ("Y",))]
     assert of_types([example], []) == [example]
+
+
+def test_a_corpus_has_its_own_types_under_names_of_the_model(read, capsys):
+    types = {"DiseaseOrPhenotypicFeature": "Disease"}
+    entities = "1\t0\t11\tBRCA cancer\tGene\n1\t5\t11\tcancer\tDiseaseOrPhenotypicFeature\n"
+    (title, _) = read("a.pubtator", f"1|t|BRCA cancer.\n1|a|Fine.\n{entities}", types=types, corpus="biored")
+    assert (title.entities, title.untaggable) == (((1, 2, "Disease"),), ())  # the gene around it is not read
+    assert (title.corpus, title.annotated) == ("biored", {"Disease"})
+    assert title.scored([TokenSpan(0, 1, "Gene"), TokenSpan(1, 2, "Disease")]) == [(1, 2, "Disease")]
+    assert "entities of types that `types` leaves out: 1 × Gene" in capsys.readouterr().err
+    (sentence,) = read("a.tsv", "flu\tB-D\nis\tO\nbad\tB-X\n", types={"D": "Disease"})
+    assert (sentence.entities, sentence.annotated) == (((0, 1, "Disease"),), {"Disease"})
+    (sentence,) = read("a.tsv", "flu\tB-D\n")
+    assert sentence.annotated is None and sentence.annotates("anything")
+    with pytest.raises(RequestError, match=r"a\.tsv: types: expected entities of the types Disease, found 1 × D"):
+        read("a.tsv", "flu\tB-D\n", types={"Disease": "Disease"})
+
+
+def test_sentences_that_are_held_out_and_documents_with_most_of_theirs_are_not_trained_on(capsys):
+    def document(name, *sentences):
+        return [Example(tuple(sentence.split()), (), name) for sentence in sentences]
+
+    train = [*document("1", "a b", "c", "d"), *document("2", "c", "e", "f"), *document("3", "g")]
+    kept = without_held_out(train, document("9", "ab", "c", "x"))  # words are split in another way there
+    assert [(example.document, example.tokens) for example in kept] == [("2", ("e",)), ("2", ("f",)), ("3", ("g",))]
+    assert "held_out: 4 of 7 sentences of train are left out" in capsys.readouterr().err
 
 
 def test_without_a_usable_record_the_first_fault_is_reported(read):

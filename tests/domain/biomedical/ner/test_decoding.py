@@ -111,6 +111,28 @@ def test_likelihood_and_gradients_of_a_crf_are_those_of_enumeration(scheme, type
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-8)
 
 
+def test_partial_labels_have_the_likelihood_of_all_sequences_that_agree_with_them():
+    labels = LabelSet.of_types(["A", "B"])  # O, B-A, I-A, B-B, I-B
+    torch.manual_seed(2)
+    crf = LinearChain(labels).double()
+    for weight in crf.parameters():
+        torch.nn.init.normal_(weight)
+    emissions = torch.randn(4, len(labels), dtype=torch.float64, requires_grad=True)
+    tags = torch.tensor([0, 1, 2, 0])  # of a corpus that annotates A alone
+    possible = torch.tensor([[1, 0, 0, 1, 1], [0, 1, 0, 0, 0], [0, 0, 1, 0, 0], [1, 0, 0, 1, 1]], dtype=torch.bool)
+    sequences = WordSequences.of(np.array([4]), np.ones(1, bool), np.ones(1, bool))
+    (ours,) = crf.log_likelihood(emissions, tags, sequences, possible)
+    scored = all_sequences(emissions, crf, labels)
+    without_b = {sequence: tuple(0 if tag > 2 else tag for tag in sequence) for sequence in scored}
+    agreeing = [scored[sequence] for sequence, of_a in without_b.items() if of_a == (0, 1, 2, 0)]
+    assert len(agreeing) == 4  # O or B-B before, O or B-B after: no entity begins with I
+    theirs = torch.logsumexp(torch.stack(agreeing), 0) - torch.logsumexp(torch.stack(list(scored.values())), 0)
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+    ours, theirs = (torch.autograd.grad(value, [emissions, *crf.parameters()]) for value in (ours, theirs))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-8)
+
+
 def test_words_from_the_middle_of_a_sentence_may_begin_inside_an_entity():
     labels = LabelSet.of_types(["A"])
     crf = LinearChain(labels).double()

@@ -1,6 +1,8 @@
 """A tiny BERT learns synthetic entities, and is scored on them."""
 
 import json
+import re
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ from bertrelay.fingerprint import leaves
 from bertrelay.model.tokenizer import load_tokenizer
 from bertrelay.report import read_report
 from bertrelay.stage import StageContext
-from domain.biomedical.documents.tags import TokenSpan
+from domain.biomedical.documents.tags import TokenSpan, follows
 from domain.biomedical.ner import evaluate as evaluation
 from domain.biomedical.ner import train as training
 from domain.biomedical.ner.data import Example
@@ -168,6 +170,75 @@ def test_every_gold_entity_of_any_file_counts(tiny_bert, tmp_path, capsys):
     assert gold_entities([{"path": str(own_tokens)}]) == 2
     assert [[row[0] for row in s] for s in read_tsv(tmp_path / "scores" / "predictions.tsv")] == [["seen"]]
     assert "left out 1 sentences that no lines can hold; the score counts them" in capsys.readouterr().err
+
+
+def test_one_tagger_learns_each_type_from_the_corpus_that_annotates_it(learning, tmp_path, capsys):
+    """In each corpus mentions of the other's type are there, without tags."""
+    corpora = {}
+    for number, kind in enumerate(("Disease", "Chemical")):
+        for split, count in (("train", 80), ("dev", 30), ("test", 30)):
+            file = tmp_path / f"{kind}.{split}.tsv"
+            write_sentences(file, count, seed=[number, count, len(split)])
+            other = "Chemical" if kind == "Disease" else "Disease"
+            file.write_text(re.sub(f"[BI]-{other}", "O", file.read_text()))
+            source = {"path": str(file), "types": {kind: kind}, "corpus": kind.lower()}
+            corpora.setdefault(split, []).append(source)
+    metrics = learn(learning, tmp_path / "model", train=corpora["train"], dev=corpora["dev"])
+    assert metrics["dev/f1"] > 0.8 and min(metrics["dev/disease/f1"], metrics["dev/chemical/f1"]) > 0.7
+    assert "has no entity of the types" not in capsys.readouterr().err
+    both = write_sentences(tmp_path / "both.tsv", 40, seed=9)
+    scores = evaluate(tmp_path / "model", tmp_path, [*corpora["test"], {**both[0], "corpus": "both"}])
+    assert scores["both/f1"] > 0.8 and min(scores["both/f1/Disease"], scores["both/f1/Chemical"]) > 0.7
+    assert scores["disease/f1_low"] <= scores["disease/f1"] <= scores["disease/f1_high"]
+    assert scores["disease/precision"] > 0.8  # chemicals that it finds there do not count
+    assert not {"disease/f1/Disease", "disease/f1/Chemical"} & scores.keys()
+    titles = [headline.title for headline in read_report(tmp_path / "scores").headlines]
+    assert titles[:3] == ["F1 of entities of disease", "F1 of entities of chemical", "F1 of entities of both"]
+    plain = [{key: source[key] for key in ("path", "corpus")} for source in corpora["train"]]
+    learn(learning, tmp_path / "plain", train=plain, dev=[], epochs=1)
+    assert "train: disease has no entity of the types Chemical, and is trained on as text" in capsys.readouterr().err
+
+
+def test_small_corpora_are_drawn_more_often_and_repeated_windows_have_other_masks(tiny_bert):
+    examples = [Example(("gout", str(n)), (), str(n), corpus="large" if n else "small") for n in range(17)]
+    task = task_of(tiny_bert, examples, sampling_temperature=2.0)
+    assert len(task.lengths(0)) == 17  # parts in proportion to √16 and √1: 13.6 and 3.4
+    drawn = [task.windows.sequences[task._items(epoch)] for epoch in (0, 1)]
+    assert [(sequences == 0).sum() for sequences in drawn] == [3, 3] and not np.array_equal(*drawn)
+    assert len(task.collate(np.arange(17), 0).inputs["input_ids"]) == 17
+    assert task_of(tiny_bert, examples)._items(0).tolist() == list(range(17))
+
+
+@pytest.mark.parametrize("decoder", ["softmax", "crf"])
+def test_the_loss_of_partial_labels_is_that_of_all_tags_that_agree_with_them(tiny_bert, decoder):
+    example = Example(("gout", "of", "aspirin"), (TokenSpan(0, 1, "Disease"),), "1", annotated=frozenset({"Disease"}))
+    labels = LabelSet.of_types(["Chemical", "Disease"])
+    settings = NerSettings.model_validate({"base": str(tiny_bert), "train": [{"path": "none.tsv"}], "decoder": decoder})
+    model = start_tagger(tiny_bert, labels, max_tokens=40, decoder=decoder)
+    task = NerTask(model, settings, [example], [], ComputePrecision.FP32)
+    batch = task.collate(np.array([0]), 0)
+    network = task.model.eval()
+    emissions = network(
+        **{
+            k: v
+            for k, v in batch.inputs.items()
+            if k in ("input_ids", "attention_mask", "first_subwords", "token_type_ids")
+        }
+    )
+    mass = {}
+    for tags in product(range(5), repeat=3):  # O, B-Chemical, I-Chemical, B-Disease, I-Disease
+        names = [labels.tags[tag] for tag in tags]
+        legal = all(follows(tag, before, "IOB2") for before, tag in pairwise(["O", *names]))
+        if decoder == "softmax" or legal:
+            mass[tuple(names)] = sum(emissions[word, tag] for word, tag in enumerate(tags)).exp()
+    agreeing = [
+        names
+        for names in mass
+        if [n.replace("I-C", "B-C").replace("B-Chemical", "O") for n in names] == ["B-Disease", "O", "O"]
+    ]
+    assert len(agreeing) == (9 if decoder == "softmax" else 5)  # of O, B and I, in a CRF without O I and I first
+    expected = -(sum(mass[names] for names in agreeing) / sum(mass.values())).log()
+    torch.testing.assert_close(task.loss(network, batch)["tags"], expected)
 
 
 def test_marked_capitals_distinguish_abbreviations_from_words(learning, tmp_path):
