@@ -75,6 +75,8 @@ def tag(
 ) -> None:
     """Find the entities of every document in INPUT and write them to OUTPUT, each with its confidence.
 
+    With --link they have the identifiers of a terminology, with --relate the documents have their relations.
+
     Documents may be of any length and number; offsets count characters of the text as given. Stop it at any time: the
     same command resumes. What could not be read, or not be written in the format, is counted and listed beside OUTPUT.
 
@@ -85,6 +87,8 @@ def tag(
       bertrelay ner tag MODEL article.txt article.html
 
       bertrelay ner tag MODEL corpus.pubtator tagged.json --processes 2
+
+      bertrelay ner tag MODEL abstracts.jsonl triples.csv --link LINKER --relate RELATIONS
 
       bertrelay ner tag MODEL abstracts.jsonl entities.jsonl --keep pmid --keep year
 
@@ -103,6 +107,8 @@ def tag(
             "--repeated-ids": reading["repeated_ids"] != "error",
             "--format": options.output_format,
             "--with-text": tag_options.with_text,
+            "--link": tag_options.link,
+            "--relate": tag_options.relate,
         }
         check_idle({**idle, "--max-rejects": tag_options.max_rejects != TagOptions().max_rejects}, DATASETS)
         from domain.biomedical.ner.predict_files import tag_dataset

@@ -32,9 +32,9 @@ from domain.biomedical.documents.writing import Write, Writer, append
 from domain.reading import usable, with_distinct_ids
 
 BothName = Literal["conll", "conll-iobes", "pubtator", "bioc", "bioc-xml", "brat", "jsonl", "spacy"]
-WrittenName = Literal[BothName, "html"]
+WrittenName = Literal[BothName, "html", "triples"]
 ReadName = Literal[BothName, "text", "lines"]
-FormatName = Literal[ReadName, "html"]
+FormatName = Literal[ReadName, "html", "triples"]
 
 
 class Format(NamedTuple):
@@ -62,6 +62,7 @@ FORMATS: dict[FormatName, Format] = {
     "text": Format("jsonl:read_text_files", "", (".txt",)),
     "lines": Format("jsonl:read_text_lines", ""),
     "html": Format("", "html:WRITER", (".html",)),
+    "triples": Format("", "triples:WRITER", (".csv",)),
 }
 """A module is imported only when its format is read or written, as settings need no more than the names."""
 READ = [name for name, entry in FORMATS.items() if entry.reads]

@@ -15,15 +15,15 @@ from markupsafe import Markup, escape
 
 from bertrelay.data.tables import Rejected
 from bertrelay.files import atomic_write
-from domain.biomedical.documents.document import Document, Entity
+from domain.biomedical.documents.document import Document, Entity, Relation
 from domain.biomedical.documents.losses import (
     Counts,
     keep_entities,
     remove_overlaps,
     remove_parts,
-    remove_relations,
 )
 from domain.biomedical.documents.soundness import DISCONTINUOUS, check_contiguous
+from domain.biomedical.documents.triples import ends_of
 from domain.biomedical.documents.writing import Write, Writer
 
 VERDICTS = {
@@ -181,7 +181,14 @@ def entity_page(documents: Iterable[Document], title: str) -> str:
     listed = [(document, [MarkedEntity(entity) for entity in document.entities]) for document in documents]
     everything = [entity for _, entities in listed for entity in entities]
     hues = hues_of(marked_entity.entity.type for marked_entity in everything)
-    articles = [(document.id, marked_entities(document.text, entities, hues)) for document, entities in listed]
+    articles = [
+        (
+            document.id,
+            marked_entities(document.text, entities, hues),
+            [_shown_relation(document, one) for one in document.relations],
+        )
+        for document, entities in listed
+    ]
     return render(
         FOLDER / "entities.html.jinja",
         title=title,
@@ -191,12 +198,23 @@ def entity_page(documents: Iterable[Document], title: str) -> str:
     )
 
 
+def _shown_relation(document: Document, relation: Relation) -> tuple[str, str, str]:
+    """Type of a relation, its arguments with their identifiers, and its novelty and probability."""
+    ends = [
+        " ".join(filter(None, [end.mention, end.identifier and f"({end.identifier})"]))
+        for end in ends_of(document, relation)
+    ]
+    novelty = {True: "new finding", False: "background", None: ""}[relation.novel]
+    confidence = "" if relation.confidence is None else percent(relation.confidence)
+    return shown(relation.type), shown(" – ".join(ends)), ", ".join(filter(None, [novelty, confidence]))
+
+
 LACKS = ("identifier_score", "database", "parts", "is_part", "passages", "sentences", "fields")
 
 
 def fit(document: Document, left_out: Counts) -> Document:
-    """The document with entities that a page can mark, and without relations."""
-    document = remove_relations(remove_parts(document, left_out, *LACKS), left_out)
+    """The document with entities that a page can mark, and with their relations."""
+    document = remove_parts(document, left_out, *LACKS)
     document = keep_entities(document, left_out, lambda entity: DISCONTINUOUS if entity.fragments else "")
     return remove_overlaps(document, left_out)
 

@@ -5,10 +5,11 @@ Importing this loads neither torch nor transformers, so that an invalid request 
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertrelay.cache import Cache
@@ -70,7 +71,8 @@ def checked_format(
 class TaggedFile(NamedTuple):
     """Counts of `tag_file`.
 
-    words: between white space. entities: by type.
+    words: between white space. entities: by type. linked: entities that got identifiers.
+    relations: found ones; None, as `linked`, where there is no model for them.
     rejected: documents that could not be read. refused: documents that the output cannot hold.
     words_per_second: of the words computed by this call; None if there were none.
     """
@@ -78,6 +80,8 @@ class TaggedFile(NamedTuple):
     documents: int
     words: int
     entities: dict[str, int]
+    linked: int | None
+    relations: int | None
     rejected: int
     refused: int
     words_per_second: float | None
@@ -148,8 +152,17 @@ def tag_file(
         reader = SpanReader(partial(read, Rejects(None, limit=1)), documents)
         start = partial(_start, run.folder, written, run.precision, options)
         rate = run.fill(Work(reader.read, start, "tagging", "words")).rate
-        entities = _assemble(run.shards, output, written, keep, refused) if run.is_main else {}
-    return TaggedFile(run.scan.items, run.scan.size, entities, run.scan.rejected, refused.counts.total(), rate)
+        found = _assemble(run.shards, output, written, keep, refused) if run.is_main else Found()
+    return TaggedFile(
+        run.scan.items,
+        run.scan.size,
+        dict(found.entities),
+        None if link is None else found.linked,
+        None if relate is None else found.relations,
+        run.scan.rejected,
+        refused.counts.total(),
+        rate,
+    )
 
 
 def _further_models(options: TagOptions) -> dict[str, object]:
@@ -267,20 +280,28 @@ def _rounded(document: Document) -> Document:
     return replace(document, entities=tuple(entities), relations=tuple(relations))
 
 
+class Found(NamedTuple):
+    """Numbers of what documents have: entities by type, the most frequent first, those with identifiers, relations."""
+
+    entities: Mapping[str, int] = MappingProxyType({})
+    linked: int = 0
+    relations: int = 0
+
+
 def _assemble(
     shards: ShardFiles, output: Path, output_format: WrittenName, keep: Sequence[str], refused: Rejects
-) -> dict[str, int]:
-    """Writes `output`; returns the numbers of entities by type, the most frequent first.
-
-    refused: takes the documents that the format cannot hold.
-    """
+) -> Found:
+    """Writes `output`. refused: takes the documents that the format cannot hold."""
     counts, reading = Counter[str](), Reading(keep=tuple(keep))
+    linked = relations = 0
     with writing(output, output_format, refused) as write, refused:  # too many rejects end before the output is there
         for path in shards.complete():
             for document in read_documents(path, "jsonl", unique=False, reading=reading):
                 counts.update(entity.type for entity in document.entities)
+                linked += sum(entity.identifier is not None for entity in document.entities)
+                relations += len(document.relations)
                 write(replace(document, file="", line=0))  # file and line are those of the shard
-    return dict(counts.most_common())
+    return Found(dict(counts.most_common()), linked, relations)
 
 
 def tag_dataset(

@@ -64,7 +64,7 @@ COMMANDS = {
         size=2_000,
         function=tag_file,
         stage='uses = "domain.ner-tag"\ndocuments = "documents.jsonl"',
-        summary="documents words entities rejected refused words_per_second",
+        summary="documents words entities linked relations rejected refused words_per_second",
     ),
     "answer": Command(
         words="qa answer",

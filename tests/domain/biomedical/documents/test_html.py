@@ -1,6 +1,7 @@
+import re
 from html.parser import HTMLParser
 
-from domain.biomedical.documents.document import Document, Entity
+from domain.biomedical.documents.document import Argument, Document, Entity, Relation
 from domain.biomedical.documents.html import entity_page
 
 NASTY = '<script>alert("x")</script> & 𝒜 café\x00\x07\u202e'
@@ -37,3 +38,12 @@ def test_every_text_is_escaped_and_shown_whole():
     assert [attributes["data-label"] for attributes, _ in read.marks] == ["<b>", 'a"b']
     assert [start for _, start in read.marks] == [0, len(NASTY) - 1]
     assert read.marks[1][0]["title"] == 'a"b, 93 %, MESH:D1'
+
+
+def test_relations_stand_below_their_text_with_mentions_and_identifiers():
+    entities = (Entity(0, 4, "Chemical", identifier="D7"), Entity(12, 16, "Disease", identifier="D8"))
+    relation = Relation("<i>", (Argument("D7"), Argument("D8")), True, 0.93)
+    html = entity_page([Document("1", "Lead causes gout", entities, relations=(relation,)), Document("2", "x")], "a")
+    (row,) = re.findall("<tr>.*</tr>", html)
+    assert row == ('<tr><th scope="row">&lt;i&gt;</th><td>Lead (D7) – gout (D8)</td><td>new finding, 93 %</td></tr>')
+    assert html.count("<table") == 1

@@ -1,5 +1,6 @@
 """Identifiers, composite mentions and relations, from each format to each other one."""
 
+import csv
 import gzip
 import json
 import random
@@ -451,7 +452,8 @@ NESTED = Document(
         ("a.tsv", 1, {"a nested or overlapping entity": 1, "a discontinuous entity": 1,
                       "a relation between mentions": 1, "an entity that begins or ends inside a token": 1}),
         ("a.html", 1, {"a discontinuous entity": 1, "a nested or overlapping entity": 2,
-                       "a relation between concepts": 1}),
+                       "a relation without one of its entities": 1}),
+        ("a.csv", 3, {"an entity without a relation": 1}),
         ("a.pubtator", 2, {"an individual mention of a composite one": 2, "a relation without one of its entities": 1}),
         ("folder", 4, {"a relation between concepts": 1, "the names of individual mentions": 1}),
     ],
@@ -461,7 +463,34 @@ def test_a_conversion_leaves_out_what_a_format_lacks_and_counts_it(tmp_path, nam
     converted = convert_file(tmp_path / "in.jsonl", tmp_path / name)
     assert (converted.documents, converted.entities) == (1, entities)
     assert {kind: converted.left_out[kind] for kind in left_out} == left_out
-    assert name.endswith(".html") or len(next(read_documents(tmp_path / name)).entities) == entities
+    assert name.endswith((".html", ".csv")) or len(next(read_documents(tmp_path / name)).entities) == entities
+
+
+def test_triples_are_rows_of_relations_of_two_with_mentions_identifiers_and_types(tmp_path):
+    entities = (Entity(0, 4, "Chemical", 0.9, "D7|D8"), Entity(12, 16, "Disease", 0.8), Entity(17, 22, "Disease"))
+    relations = (
+        Relation("causes", (Argument(1, "object"), Argument(0, "subject")), None, 0.75),
+        Relation("CID", (Argument("D8"), Argument("D9")), True),
+        Relation("Equiv", (Argument(0), Argument(1), Argument(2))),
+    )
+    document = Document("a,1", 'Lead causes "x"y fever', entities, relations=relations)
+    write_documents(tmp_path / "in.jsonl", [document])
+    converted = convert_file(tmp_path / "in.jsonl", tmp_path / "out.csv")
+    assert (converted.relations, converted.left_out) == (
+        2, {"a relation of other than two": 1, "an entity without a relation": 1}
+    )  # fmt: skip
+    with (tmp_path / "out.csv").open(newline="") as file:
+        first, second = csv.DictReader(file)
+    assert first == {
+        "document": "a,1", "relation": "causes", "subject": "D7|D8", "subject_mention": "Lead",
+        "subject_type": "Chemical", "object": "", "object_mention": '"x"y', "object_type": "Disease",
+        "novel": "", "confidence": "0.75",
+    }  # fmt: skip
+    assert [second[name] for name in ("subject", "subject_mention", "object", "object_mention", "novel")] == [
+        "D8", "Lead", "D9", "", "true"
+    ]  # fmt: skip
+    with pytest.raises(RequestError, match="triples is only written"):
+        list(read_documents(tmp_path / "out.csv"))
 
 
 def test_writing_without_a_conversion_says_how_many_relations_a_format_lacks(tmp_path, capsys):
