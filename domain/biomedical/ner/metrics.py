@@ -88,7 +88,8 @@ def metrics_of_corpora(
     metrics: Metrics = {}
     for name in dict.fromkeys(names):
         rows = [row for row, corpus in enumerate(corpora) if corpus == name]
-        spans, beyond, found = ([column[row] for row in rows] for column in (gold, untaggable, predicted))
+        spans, found = ([column[row] for row in rows] for column in (gold, predicted))
+        beyond = [untaggable[row] for row in rows]
         types = sorted({span.type for listed in (*spans, *found) for span in listed}.union(*beyond))
         counts = count_entities(spans, beyond, found, np.unique(units[rows], return_inverse=True)[1], types)
         of_corpus = entity_metrics(counts, types if types[1:] else [], measured)

@@ -307,6 +307,8 @@ WRONG = {
         "texts.jsonl . --format brat": "brat",
         "texts.jsonl out.jsonl --column said": "--column",
         "texts.jsonl s3://bucket/out --max-rejects 0.5": "--max-rejects",
+        "texts.jsonl s3://bucket/out --link linker": "--link",
+        "texts.jsonl out.jsonl --repeated-ids passages": "repeated_ids",
         "texts.jsonl -": "output",
     },
     "qa answer answerer": {
