@@ -32,7 +32,11 @@ def ends_of(document: Document, relation: Relation) -> list[End]:
     return ends
 
 
-COLUMNS = ("document", "relation", *(f"{end}{of}" for end in ("subject", "object") for of in ("", "_mention", "_type")))
+COLUMNS = (
+    "document",
+    "relation",
+    *(f"{end}{part}" for end in ("subject", "object") for part in ("", "_mention", "_type")),
+)
 COLUMNS += ("novel", "confidence")
 NOVEL = {True: "true", False: "false", None: ""}
 

@@ -247,14 +247,14 @@ def without_held_out(examples: Iterable[Example], held_out: Iterable[Example]) -
     Sentences are the same if their tokens have the same characters, as corpora split words differently.
     """
     held = {"".join(example.tokens) for example in held_out}
-    sentences, kept = 0, list[Example]()
+    sentences, chosen = 0, list[Example]()
     for _, group in groupby(examples, key=attrgetter("document")):
         whole = list(group)
         others = [example for example in whole if "".join(example.tokens) not in held]
-        kept += others if 2 * len(others) >= len(whole) else []
+        chosen += others if 2 * len(others) >= len(whole) else []
         sentences += len(whole)
-    log(f"held_out: {sentences - len(kept):,} of {sentences:,} sentences of train are left out")
-    return kept
+    log(f"held_out: {sentences - len(chosen):,} of {sentences:,} sentences of train are left out")
+    return chosen
 
 
 def shared_documents(train: Iterable[Example], dev: Iterable[Example]) -> int:

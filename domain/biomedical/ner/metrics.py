@@ -88,10 +88,10 @@ def metrics_of_corpora(
     metrics: Metrics = {}
     for name in dict.fromkeys(names):
         rows = [row for row, corpus in enumerate(corpora) if corpus == name]
-        spans, found = ([column[row] for row in rows] for column in (gold, predicted))
+        spans, predictions = ([column[row] for row in rows] for column in (gold, predicted))
         beyond = [untaggable[row] for row in rows]
-        types = sorted({span.type for listed in (*spans, *found) for span in listed}.union(*beyond))
-        counts = count_entities(spans, beyond, found, np.unique(units[rows], return_inverse=True)[1], types)
+        types = sorted({span.type for listed in (*spans, *predictions) for span in listed}.union(*beyond))
+        counts = count_entities(spans, beyond, predictions, np.unique(units[rows], return_inverse=True)[1], types)
         of_corpus = entity_metrics(counts, types if types[1:] else [], measured)
         metrics |= {f"{name}/{key}": value for key, value in of_corpus.items()}
     return metrics

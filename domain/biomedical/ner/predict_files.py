@@ -152,13 +152,13 @@ def tag_file(
         reader = SpanReader(partial(read, Rejects(None, limit=1)), documents)
         start = partial(_start, run.folder, written, run.precision, options)
         rate = run.fill(Work(reader.read, start, "tagging", "words")).rate
-        found = _assemble(run.shards, output, written, keep, refused) if run.is_main else Found()
+        counts = _assemble(run.shards, output, written, keep, refused) if run.is_main else Counts()
     return TaggedFile(
         run.scan.items,
         run.scan.size,
-        dict(found.entities),
-        None if link is None else found.linked,
-        None if relate is None else found.relations,
+        dict(counts.entities),
+        None if link is None else counts.linked,
+        None if relate is None else counts.relations,
         run.scan.rejected,
         refused.counts.total(),
         rate,
@@ -280,7 +280,7 @@ def _rounded(document: Document) -> Document:
     return replace(document, entities=tuple(entities), relations=tuple(relations))
 
 
-class Found(NamedTuple):
+class Counts(NamedTuple):
     """Numbers of what documents have: entities by type, the most frequent first, those with identifiers, relations."""
 
     entities: Mapping[str, int] = MappingProxyType({})
@@ -290,18 +290,18 @@ class Found(NamedTuple):
 
 def _assemble(
     shards: ShardFiles, output: Path, output_format: WrittenName, keep: Sequence[str], refused: Rejects
-) -> Found:
+) -> Counts:
     """Writes `output`. refused: takes the documents that the format cannot hold."""
-    counts, reading = Counter[str](), Reading(keep=tuple(keep))
+    types, reading = Counter[str](), Reading(keep=tuple(keep))
     linked = relations = 0
     with writing(output, output_format, refused) as write, refused:  # too many rejects end before the output is there
         for path in shards.complete():
             for document in read_documents(path, "jsonl", unique=False, reading=reading):
-                counts.update(entity.type for entity in document.entities)
+                types.update(entity.type for entity in document.entities)
                 linked += sum(entity.identifier is not None for entity in document.entities)
                 relations += len(document.relations)
                 write(replace(document, file="", line=0))  # file and line are those of the shard
-    return Found(dict(counts.most_common()), linked, relations)
+    return Counts(dict(types.most_common()), linked, relations)
 
 
 def tag_dataset(
