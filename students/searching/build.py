@@ -34,7 +34,6 @@ from students.searching.index_folder import (
     SEGMENT_ROWS,
     SENTENCES,
     SHOWN,
-    WORDS,
     BuiltKind,
     FileDigest,
     IndexManifest,
@@ -49,8 +48,8 @@ from students.searching.index_folder import (
     replaced_folder,
     write_manifest,
 )
-from students.searching.lexical import WordIndex
-from students.searching.sentences import write_columns, write_sentences
+from students.searching.lexical import WordCounts
+from students.searching.sentences import write_columns, write_sentences, write_table
 from students.searching.settings import EXACT_UP_TO, ApproximateKind, Hnsw, IndexKind, IndexOptions, SearchKind
 
 RECALL, LOW_RECALL = "recall_at_10", 0.95
@@ -83,7 +82,7 @@ class IndexBuilder:
             manifest = None if self.options.rebuild else on_main(lambda: read_manifest(folder), process_group)
             if manifest is None:
                 return self._build_anew(folder)
-            check_origin(folder, manifest.origin, self.origin)
+            check_origin(folder, manifest, self.origin)
             return on_main(lambda: _add_missing(folder, self.table, manifest, self.options), process_group)
 
     def _build_anew(self, folder: Path) -> IndexManifest:
@@ -98,12 +97,17 @@ class IndexBuilder:
         spans = even_spans(len(sentences), SEGMENT_ROWS)
         segments = [Segment(number, span.size) for number, span in enumerate(spans)]
         for segment, span in zip(segments, spans, strict=True):
-            self._fill_vectors(sentences.slice(span.first, span.size), building / segment.vectors_file, key)
+            part = sentences.slice(span.first, span.size)
+            if process_group.is_main and not (building / segment.sentences_file).is_file():
+                write_table(part, building / segment.sentences_file)
+            self._fill_vectors(part, building / segment.vectors_file, key)
 
         def finish() -> IndexManifest:
-            kind = _choose_kind(self.options.kind, len(sentences))
-            manifest = IndexManifest(self.origin, len(sentences), blank, kind, self.precision, segments)
+            kind = choose_kind(self.options.kind, len(sentences))
+            manifest = IndexManifest(self.origin, blank, kind, self.precision, segments, sources=[self.table.name])
+            manifest = replace(manifest, id=self.origin.reading.get("id"))
             manifest = _add_missing(building, self.table, manifest, self.options)
+            (building / SENTENCES).unlink()
             _replace(folder, building)
             return manifest
 
@@ -119,7 +123,13 @@ class IndexBuilder:
             raise write_error(building, error) from error
         try:
             with self.options.rejects or nullcontext():
-                blank = write_sentences(self.table, new, self.options.cache, self.options.rejects)
+                blank = write_sentences(
+                    self.table,
+                    new,
+                    self.options.cache,
+                    self.options.rejects,
+                    id_column=self.origin.reading.get("id"),
+                )
         except BertRelayError:
             if not any(building.glob("*.vectors.npy*")):  # nothing that took long
                 shutil.rmtree(building)
@@ -154,7 +164,8 @@ class IndexBuilder:
             forget_manifest(path)
 
 
-def _choose_kind(kind: IndexKind, sentences: int) -> SearchKind:
+def choose_kind(kind: IndexKind, sentences: int) -> SearchKind:
+    """Chooses the kind of search for `auto` by the number of sentences, and logs it."""
     if kind != "auto":
         return kind
     chosen: SearchKind = "exact" if sentences <= EXACT_UP_TO else "int8"
@@ -202,36 +213,50 @@ def _add_missing(folder: Path, table: Table, manifest: IndexManifest, options: I
     check_files(folder, manifest)
     if missing := manifest.missing_columns(options):
         manifest = replace(manifest, columns=[*manifest.columns, *missing])
-        lines = open_arrow(folder / SENTENCES)["line"].to_pylist()
-        write_columns(table, manifest.columns, lines, folder / manifest.columns_file, options.cache)
+        lines = {
+            folder / segment.columns_file(manifest.columns): open_arrow(folder / segment.sentences_file)[
+                "line"
+            ].to_pylist()
+            for segment in manifest.segments
+        }
+        write_columns(table, manifest.columns, lines, options.cache)
     if options.lexical and not manifest.lexical:
-        chunks = open_arrow(folder / SENTENCES)["text"].chunks
-        WordIndex.build(text for chunk in chunks for text in chunk.to_pylist()).write(folder / WORDS)
         manifest = replace(manifest, lexical=True)
+        for segment in manifest.segments:
+            write_words(folder, segment)
     check_inputs()
     if kind := manifest.missing_kind(options):
-        manifest = _add_kind(folder, manifest, kind, options.hnsw or Hnsw())
+        manifest = add_kind(folder, manifest, kind, options.hnsw or Hnsw())
+    return commit(folder, manifest, SENTENCES)
+
+
+def write_words(folder: Path, segment: Segment) -> None:
+    """Writes the counts of the words of a segment."""
+    chunks = open_arrow(folder / segment.sentences_file)["text"].chunks
+    WordCounts.of(text for chunk in chunks for text in chunk.to_pylist()).write(folder / segment.words_file)
+
+
+def commit(folder: Path, manifest: IndexManifest, *kept: str) -> IndexManifest:
+    """Writes the manifest with the digests of its files, and removes files that it does not name, nor `kept`.
+
+    Until the manifest is renamed into its place, the index is what it was.
+    """
     names = list(manifest.file_names())
     files = {name: manifest.files.get(name) or FileDigest.of(folder / name) for name in names}
     manifest = replace(manifest, files=files)
     write_manifest(folder, manifest)
     remove_unfinished(folder)
     for path in folder.iterdir():
-        if OWN_FILES.fullmatch(path.name) and path.name not in (MANIFEST, *names):  # of other links or columns
+        if OWN_FILES.fullmatch(path.name) and path.name not in (MANIFEST, *names, *kept):  # of other links or columns
             path.unlink()
     return manifest
 
 
-def _add_kind(folder: Path, manifest: IndexManifest, kind: ApproximateKind, hnsw: Hnsw) -> IndexManifest:
+def add_kind(folder: Path, manifest: IndexManifest, kind: ApproximateKind, hnsw: Hnsw) -> IndexManifest:
     """Builds the FAISS index of each segment that has none of these parameters, and measures their recall."""
     vectors = open_segment_vectors(folder, manifest)
     for segment, part in zip(manifest.segments, vectors, strict=True):
-        equal_path, path = folder / segment.equal_file, folder / segment.faiss_file(kind, hnsw)
-        if not equal_path.is_file():
-            write_equal(equal_path, equal_rows(part))
-        if not path.is_file():
-            distinct_vectors = distinct(part, open_equal(equal_path, segment.rows))
-            write_index(build_structure(kind, distinct_vectors, hnsw), path)
+        build_segment(folder, segment, part, kind, hnsw)
     segments = open_structures(folder, manifest.segments, vectors, kind, hnsw)
     if (count := sum(len(segment.distinct) for segment in segments)) < manifest.sentences:
         log(
@@ -240,6 +265,16 @@ def _add_kind(folder: Path, manifest: IndexManifest, kind: ApproximateKind, hnsw
         )
     built = BuiltKind(hnsw.model_dump() if kind == "hnsw" else {}, _measure(segments, hnsw.ef_search))
     return replace(manifest, kind=kind, approximate={**manifest.approximate, kind: built})
+
+
+def build_segment(folder: Path, segment: Segment, vectors: Vectors, kind: ApproximateKind, hnsw: Hnsw) -> None:
+    """Builds the FAISS index of a segment, and finds its equal vectors, where they are missing."""
+    equal_path, path = folder / segment.equal_file, folder / segment.faiss_file(kind, hnsw)
+    if not equal_path.is_file():
+        write_equal(equal_path, equal_rows(vectors))
+    if not path.is_file():
+        distinct_vectors = distinct(vectors, open_equal(equal_path, segment.rows))
+        write_index(build_structure(kind, distinct_vectors, hnsw), path)
 
 
 def _measure(segments: Sequence[Approximate], candidates: int) -> Metrics:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bertrelay.data.arrow import Mask
 from bertrelay.data.vectors import Vectors, write_array
 from bertrelay.files import atomic_write
 
@@ -48,6 +49,14 @@ class EqualRows:
         numbers = np.empty(len(self.rows), np.int64)
         numbers[self.rows] = np.repeat(np.arange(len(self)), np.diff(self.starts))
         return numbers
+
+    def among(self, allowed: Mask) -> "EqualRows":
+        """Leaves out rows that are not `allowed`, (n,); the numbers of vectors stay, and some have no row then.
+
+        Of the vectors [a, b, a] without row 0, starts are [0, 1, 2] and rows [2, 1].
+        """
+        inside = allowed[self.rows]
+        return EqualRows(np.append(0, np.cumsum(inside))[self.starts], self.rows[inside])
 
     def spread(self, similarities: Vectors, numbers: Rows, top_k: int) -> tuple[Vectors, Rows]:
         """Gives the first `top_k` rows of the vectors `numbers` (n, found), best first, and similarities: (n, top_k).

@@ -4,7 +4,7 @@ Similarity is the inner product, which of unit vectors is the cosine. Vectors ma
 """
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from bertrelay.data.arrow import Mask
 from bertrelay.data.vectors import Vectors, quantized, stored_columns
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import ROUNDING
@@ -52,15 +53,18 @@ def at_unit_length(encoder: SentenceEncoder) -> SentenceEncoder:
     return normalised
 
 
-def exact_neighbours(queries: Vectors, corpus: AnyVectors, top_k: int) -> tuple[Vectors, Rows]:
+def exact_neighbours(
+    queries: Vectors, corpus: AnyVectors, top_k: int, allowed: Mask | None = None
+) -> tuple[Vectors, Rows]:
     """Finds the `top_k` rows of `corpus` (m, dim) most similar to each of `queries` (n, dim), best first.
 
-    Returns similarities and rows, both (n, min(top_k, m)). Equal similarities are in the order of their rows; where
-    more of them than fit share the last ranks, those of the first blocks are taken, and within a block FAISS chooses.
-    The corpus is read once, block by block. Raises RequestError for queries of another dimension.
+    allowed: the rows that are compared, (m,); all without it.
+    Returns similarities and rows, both (n, min(top_k, allowed rows)). Equal similarities are in the order of their
+    rows; where more of them than fit share the last ranks, those of the first blocks are taken, and within a block
+    FAISS chooses. The corpus is read once, block by block. Raises RequestError for queries of another dimension.
     """
     _check_dim(queries, corpus.shape[1])
-    top_k = min(top_k, len(corpus))
+    top_k = min(top_k, len(corpus) if allowed is None else int(allowed.sum()))
     if top_k == 0 or len(queries) == 0:
         return np.empty((len(queries), top_k), np.float32), np.empty((len(queries), top_k), np.int64)
     faiss = load_faiss()
@@ -70,8 +74,16 @@ def exact_neighbours(queries: Vectors, corpus: AnyVectors, top_k: int) -> tuple[
         order = np.lexsort((rows, -similarities))
         return np.take_along_axis(similarities, order, 1), np.take_along_axis(rows, order, 1)
 
-    starts = range(0, len(corpus), EXACT_BLOCK)
-    return merge(((start, block_neighbours(corpus[start : start + EXACT_BLOCK])) for start in starts), top_k)
+    def blocks() -> Iterator[tuple[int, tuple[Vectors, Rows]]]:
+        for start in range(0, len(corpus), EXACT_BLOCK):
+            inside = slice(start, start + EXACT_BLOCK)
+            if allowed is None or allowed[inside].all():
+                yield start, block_neighbours(corpus[inside])
+            elif len(rows := start + np.flatnonzero(allowed[inside])):
+                similarities, positions = block_neighbours(corpus[rows])
+                yield 0, (similarities, rows[positions])
+
+    return merge(blocks(), top_k)
 
 
 def merge(parts: Iterable[tuple[int, tuple[Vectors, Rows]]], top_k: int) -> tuple[Vectors, Rows]:
@@ -95,20 +107,27 @@ def merge(parts: Iterable[tuple[int, tuple[Vectors, Rows]]], top_k: int) -> tupl
     return best
 
 
-def approximate_neighbours(graph: Any, queries: Vectors, top_k: int, candidates: int) -> tuple[Vectors, Rows]:
+def approximate_neighbours(
+    graph: Any, queries: Vectors, top_k: int, candidates: int, allowed: Mask | None = None
+) -> tuple[Vectors, Rows]:
     """Finds neighbours as `exact_neighbours` does, by a graph of `build_hnsw`; row -1 where it leads to fewer.
 
     candidates: the ef_search of HNSW, raised to `top_k` where it is less.
     """
     _check_dim(queries, graph.d)
     top_k = min(top_k, graph.ntotal)
-    parameters = load_faiss().SearchParametersHNSW(efSearch=max(candidates, top_k))
+    parameters = load_faiss().SearchParametersHNSW(efSearch=max(candidates, top_k), **_selector(allowed))
     nearest: tuple[Vectors, Rows] = graph.search(np.ascontiguousarray(queries, np.float32), top_k, params=parameters)
     return nearest
 
 
+def _selector(allowed: Mask | None) -> dict[str, Any]:
+    """The parameter of FAISS that selects the `allowed` vectors; none where all are."""
+    return {} if allowed is None else {"sel": load_faiss().IDSelectorBitmap(np.packbits(allowed, bitorder="little"))}
+
+
 def rescored_neighbours(
-    codes: Any, vectors: AnyVectors, queries: Vectors, top_k: int, candidates: int
+    codes: Any, vectors: AnyVectors, queries: Vectors, top_k: int, candidates: int, allowed: Mask | None = None
 ) -> tuple[Vectors, Rows]:
     """Finds neighbours as `exact_neighbours` does, among the `candidates` nearest by codes of `build_codes`.
 
@@ -119,11 +138,14 @@ def rescored_neighbours(
     top_k = min(top_k, codes.ntotal)
     is_binary = isinstance(codes, load_faiss().IndexBinary)
     query_codes = quantized(queries, "binary") if is_binary else np.ascontiguousarray(queries, np.float32)
-    rows = np.sort(codes.search(query_codes, min(max(candidates, top_k), codes.ntotal))[1], axis=1)  # (n, candidates)
+    parameters = load_faiss().SearchParameters(**_selector(allowed))
+    nearest = codes.search(query_codes, min(max(candidates, top_k), codes.ntotal), params=parameters)
+    rows = np.sort(nearest[1], axis=1)  # (n, candidates); -1 where fewer are allowed
     similarities = np.empty(rows.shape, np.float32)
     for start in range(0, len(rows), RESCORE_BLOCK):
         block = slice(start, start + RESCORE_BLOCK)
         similarities[block] = np.einsum("nd,nkd->nk", queries[block], vectors[rows[block]])
+    similarities[rows < 0] = -np.inf
     best = np.argsort(-similarities, axis=1, kind="stable")[:, :top_k]
     return np.take_along_axis(similarities, best, 1), np.take_along_axis(rows, best, 1)
 
@@ -137,6 +159,7 @@ def _check_dim(queries: Vectors, dim: int) -> None:
 class Approximate:
     """A FAISS structure over the distinct ones of `vectors` (n, dim): a graph, or codes of fewer bits.
 
+    structure: None for vectors that are compared exactly, until an index is built over them.
     equal: the rows of equal vectors; None where all are distinct.
     """
 
@@ -149,16 +172,26 @@ class Approximate:
     def distinct(self) -> Vectors | DistinctVectors:
         return distinct(self.vectors, self.equal)
 
-    def neighbours(self, queries: Vectors, top_k: int, candidates: int) -> tuple[Vectors, Rows]:
-        """Finds the `top_k` nearest rows of `vectors`: of each distinct vector all its rows, in their order."""
-        nearest = self.distinct_neighbours(queries, top_k, candidates)
-        return nearest if self.equal is None else self.equal.spread(*nearest, top_k)
+    def neighbours(
+        self, queries: Vectors, top_k: int, candidates: int, allowed: Mask | None = None
+    ) -> tuple[Vectors, Rows]:
+        """Finds the `top_k` nearest of the `allowed` rows: of each distinct vector all its rows, in their order."""
+        equal = self.equal
+        if equal is not None and allowed is not None:
+            equal = equal.among(allowed)
+            allowed = np.diff(equal.starts) > 0
+        nearest = self.distinct_neighbours(queries, top_k, candidates, allowed)
+        return nearest if equal is None else equal.spread(*nearest, top_k)
 
-    def distinct_neighbours(self, queries: Vectors, top_k: int, candidates: int) -> tuple[Vectors, Rows]:
+    def distinct_neighbours(
+        self, queries: Vectors, top_k: int, candidates: int, allowed: Mask | None = None
+    ) -> tuple[Vectors, Rows]:
         """Finds the `top_k` nearest of the `distinct` vectors, by their numbers."""
+        if self.structure is None:
+            return exact_neighbours(queries, self.distinct, top_k, allowed)
         if self.kind == "hnsw":
-            return approximate_neighbours(self.structure, queries, top_k, candidates)
-        return rescored_neighbours(self.structure, self.distinct, queries, top_k, candidates)
+            return approximate_neighbours(self.structure, queries, top_k, candidates, allowed)
+        return rescored_neighbours(self.structure, self.distinct, queries, top_k, candidates, allowed)
 
 
 def recall(find: Find, vectors: AnyVectors) -> NDArray[np.float64]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from bertrelay.cache import Cache
 from bertrelay.checks import check_choice, check_count, list_texts
 from bertrelay.compute.local import LocalExecutor
-from bertrelay.data.arrow import open_arrow
+from bertrelay.data.arrow import Mask
 from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import as_table
 from bertrelay.data.tables import Column, Table
@@ -30,22 +30,32 @@ from students.searching.build import IndexBuilder, finish_replacing
 from students.searching.equal_vectors import AnyVectors, Rows, first_rows, stack
 from students.searching.faiss import Approximate, exact_neighbours, load_faiss, merge
 from students.searching.index_folder import (
-    SENTENCES,
-    WORDS,
     IndexManifest,
     check_files,
     check_is_index,
     check_model,
     check_origin,
+    live_rows,
+    open_columns,
     open_segment_vectors,
+    open_sentences,
     open_structures,
     read_manifest,
     read_origin,
     require_manifest,
 )
-from students.searching.lexical import CANDIDATES, WordIndex, fuse, matching_words
+from students.searching.lexical import CANDIDATES, WordCounts, WordIndex, fuse, matching_words
 from students.searching.sentences import check_columns
-from students.searching.settings import Hnsw, IndexKind, IndexOptions, IndexSettings, SearchMode, index_beside
+from students.searching.settings import (
+    EXACT_UP_TO,
+    Hnsw,
+    IndexKind,
+    IndexOptions,
+    IndexSettings,
+    SearchMode,
+    index_beside,
+)
+from students.searching.where import Columns, Condition, Filter
 
 
 class Hit(NamedTuple):
@@ -56,6 +66,8 @@ class Hit(NamedTuple):
     columns: the values of the columns that the index was to show, by name.
     score: in search by words that of BM25, in both of the fusion, which decide the order; else None.
     words: those of the text that the query has too, in search by words or both; else None.
+    id: of the text, where texts have ids; else None.
+    source: the file of the text, where the index has texts of several; else None.
     """
 
     similarity: float
@@ -65,6 +77,8 @@ class Hit(NamedTuple):
     columns: dict[str, Any]
     score: float | None = None
     words: list[str] | None = None
+    id: str | None = None
+    source: str | None = None
 
     @property
     def document(self) -> dict[str, Any]:
@@ -76,10 +90,14 @@ class Hit(NamedTuple):
 class SearchIndex:
     """An open index and the model of its queries. Vectors, sentences and graphs stay on disk, codes are in memory.
 
-    vectors: unit vectors, float32 (sentences, dim), those of all segments.
-    sentences: columns text, line and record.
-    columns: of the corpus, as JSON: those that hits show beside the text.
+    It stays as it was opened, whatever is added to the index or deleted from it meanwhile.
+
+    vectors: unit vectors, float32 (rows, dim), those of all segments; a deleted text keeps its row.
+    sentences: columns text, line, record, source and id of the rows.
+    kept: columns of the corpus, as JSON. show: those that hits have beside the text.
     segments: the graph or codes of each segment; empty where search is exact.
+    live: the rows that are not deleted, (rows,); None where none is.
+    word_files: of all segments, open, as they may be removed from the folder.
     """
 
     folder: Path
@@ -87,8 +105,11 @@ class SearchIndex:
     encoder: SentenceEncoder
     vectors: AnyVectors
     sentences: pa.Table
-    columns: pa.Table
+    kept: pa.Table
+    show: Sequence[str]
     segments: Sequence[Approximate]
+    live: Mask | None = None
+    word_files: Sequence[pa.NativeFile] = ()
 
     def search(
         self,
@@ -97,6 +118,7 @@ class SearchIndex:
         *,
         mode: SearchMode = "dense",
         lexical_weight: float = 0.5,
+        where: str | Filter | Condition | None = None,
         exact: bool = False,
         ef_search: int | None = None,
         name_query: Callable[[int], str] = lambda row: f"query {row + 1:,}",
@@ -111,6 +133,8 @@ class SearchIndex:
         mode: `lexical` ranks by BM25 the sentences that share a word with the query, `hybrid` fuses this ranking with
             that by vectors. Both need an index of words.
         lexical_weight: of the ranking by words in `hybrid`, from 0 to 1.
+        where: a condition that texts fulfil, such as `language = "de"`, see `students.searching.where`; or columns
+            with the values that they may have. Of all columns that the index has, shown or not.
         exact: compare with every sentence even where there is a graph, or codes of fewer bits.
         ef_search: candidates of a graph, or of codes compared in float32; more find more and take longer. The
             index's own when absent.
@@ -127,6 +151,7 @@ class SearchIndex:
         if blank is not None:
             raise RequestError(f"search: expected a text to look for, found an empty one ({name_query(blank)})")
         self.check_candidates(ef_search, exact)
+        allowed = self.allowed(where)
         if prompt is None and prompt_name is None:
             prompt_name = self.query_prompt
         vectors = self.encoder.encode(
@@ -140,8 +165,22 @@ class SearchIndex:
         check_finite(self.encoder, vectors, name_query)
         candidates = ef_search and int(ef_search)
         if mode == "dense":
-            return self.hits(vectors, int(top_k), exact, candidates)
-        return self.hits_with_words(queries, vectors, int(top_k), mode, lexical_weight, exact, candidates)
+            return self.hits(vectors, int(top_k), exact, candidates, allowed)
+        return self.hits_with_words(queries, vectors, int(top_k), mode, lexical_weight, exact, candidates, allowed)
+
+    def allowed(self, where: str | Filter | Condition | None) -> Mask | None:
+        """The rows that are not deleted and fulfil a condition, (rows,); None where all do.
+
+        Raises RequestError for a condition that cannot be read, or of a column that the index does not have.
+        """
+        if where is None:
+            return self.live
+        rows = Condition.of(where).select(self._compared)
+        return rows if self.live is None else rows & self.live
+
+    @cached_property
+    def _compared(self) -> Columns:
+        return Columns(self.sentences, self.kept)
 
     @property
     def query_prompt(self) -> str | None:
@@ -149,9 +188,19 @@ class SearchIndex:
         query_prompt, document_prompt = self.encoder.retrieval_prompts
         return query_prompt if document_prompt == self.manifest.origin.reading.get("prompt") else None
 
-    def hits(self, vectors: Vectors, top_k: int, exact: bool = False, ef_search: int | None = None) -> list[list[Hit]]:
-        """Finds the `top_k` sentences nearest to each query of `vectors` (n, dim), best first; see `search`."""
-        neighbours = self.neighbours(unit(vectors), top_k, exact, ef_search)
+    def hits(
+        self,
+        vectors: Vectors,
+        top_k: int,
+        exact: bool = False,
+        ef_search: int | None = None,
+        allowed: Mask | None = None,
+    ) -> list[list[Hit]]:
+        """Finds the `top_k` sentences nearest to each query of `vectors` (n, dim), best first; see `search`.
+
+        allowed: the rows that may be found, as the method of that name gives them; all live ones without it.
+        """
+        neighbours = self.neighbours(unit(vectors), top_k, exact, ef_search, allowed)
         return [
             [
                 self._hit(similarity, row)
@@ -170,12 +219,14 @@ class SearchIndex:
         lexical_weight: float = 0.5,
         exact: bool = False,
         ef_search: int | None = None,
+        allowed: Mask | None = None,
     ) -> list[list[Hit]]:
         """Finds the sentences of the best scores for queries and their `vectors` (n, dim), by words or by both."""
         vectors, depth = unit(vectors), max(top_k, CANDIDATES)
-        scores, rows = self.words.neighbours(queries, depth if mode == "hybrid" else top_k)
+        scores, rows = self.words.neighbours(queries, depth if mode == "hybrid" else top_k, allowed)
         if mode == "hybrid":
-            scores, rows = fuse(self.neighbours(vectors, depth, exact, ef_search)[1], rows, top_k, lexical_weight)
+            nearest = self.neighbours(vectors, depth, exact, ef_search, allowed)[1]
+            scores, rows = fuse(nearest, rows, top_k, lexical_weight)
         all_hits = []
         for query, vector, best in zip(queries, vectors, zip(scores, rows, strict=True), strict=True):
             hits = []
@@ -194,12 +245,15 @@ class SearchIndex:
                 f"mode: expected dense, found an index without words in {self.folder}; give the corpus too, with "
                 "--mode hybrid (in Python and recipes lexical = true), and they are indexed"
             )
-        return WordIndex.open(self.folder / WORDS)
+        return WordIndex(list(map(WordCounts.open, self.word_files)), self.live)
 
     def _hit(self, similarity: float, row: int) -> Hit:
-        line, text, record = (self.sentences[name][row].as_py() for name in ("line", "text", "record"))
-        columns = {name: json.loads(self.columns[name][row].as_py()) for name in self.columns.column_names}
-        return Hit(min(similarity, 1.0), line, text, record, columns)
+        names = ("line", "text", "record", "id", "source")
+        line, text, record, identifier, source = (self.sentences[name][row].as_py() for name in names)
+        columns = {name: json.loads(self.kept[name][row].as_py()) for name in self.show}
+        sources = self.manifest.sources
+        file = sources[source] if len(sources) > 1 else None
+        return Hit(min(similarity, 1.0), line, text, record, columns, id=identifier, source=file)
 
     def check_candidates(self, ef_search: int | None, exact: bool = False) -> None:
         """Raises RequestError for `ef_search` where search is exact, which has no candidates."""
@@ -211,17 +265,30 @@ class SearchIndex:
             )
 
     def neighbours(
-        self, queries: Vectors, top_k: int, exact: bool = False, ef_search: int | None = None
+        self,
+        queries: Vectors,
+        top_k: int,
+        exact: bool = False,
+        ef_search: int | None = None,
+        allowed: Mask | None = None,
     ) -> tuple[Vectors, Rows]:
         """Finds similarities and rows, (n, top_k) both, of unit vectors `queries` (n, dim); row -1 where none is found.
 
-        All segments are searched, and their neighbours merged.
+        All segments are searched, and their neighbours merged. Where no more than EXACT_UP_TO rows are allowed, these
+        are compared exactly: a graph leads past most of the few that a condition leaves.
         """
-        if exact or not self.segments:
-            return exact_neighbours(queries, self.vectors, top_k)
+        allowed = self.live if allowed is None else allowed
+        if exact or not self.segments or (allowed is not None and allowed.sum() <= EXACT_UP_TO):
+            return exact_neighbours(queries, self.vectors, top_k, allowed)
         candidates = ef_search or self.manifest.hnsw.get("ef_search", Hnsw().ef_search)
-        nearest = (segment.neighbours(queries, top_k, candidates) for segment in self.segments)
-        return merge(zip(first_rows([segment.vectors for segment in self.segments]), nearest, strict=True), top_k)
+        firsts = first_rows([segment.vectors for segment in self.segments])
+        nearest = (
+            segment.neighbours(
+                queries, top_k, candidates, None if allowed is None else allowed[first : first + len(segment.vectors)]
+            )
+            for first, segment in zip(firsts, self.segments, strict=True)
+        )
+        return merge(zip(firsts, nearest, strict=True), top_k)
 
 
 def open_index(
@@ -263,7 +330,25 @@ def _load_index(
     show: Sequence[Column],
     verify: bool,
 ) -> SearchIndex:
-    """Opens the files of `manifest` that search of `kind` needs; raises as `open_index` does."""
+    """Opens the files of `manifest`, or of one that has replaced it meanwhile; raises as `open_index` does."""
+    while True:
+        try:
+            return _open_files(encoder, folder, manifest, kind, show, verify)
+        except (RequestError, OSError):
+            latest = require_manifest(folder)
+            if latest == manifest or latest.origin != manifest.origin:
+                raise
+            manifest = latest  # its files were removed by an addition or a compaction that has just ended
+
+
+def _open_files(
+    encoder: SentenceEncoder,
+    folder: Path,
+    manifest: IndexManifest,
+    kind: IndexKind,
+    show: Sequence[Column],
+    verify: bool,
+) -> SearchIndex:
     manifest = manifest.as_kind(folder, kind)
     if missing := [str(column) for column in show if column not in manifest.columns]:
         existing = ", ".join(map(str, manifest.columns)) or "none"
@@ -276,9 +361,18 @@ def _load_index(
     if manifest.kind != "exact":
         hnsw = Hnsw(**manifest.hnsw)
         segments = open_structures(folder, manifest.segments, vectors, manifest.kind, hnsw)
-    columns = pa.table({}) if not show else open_arrow(folder / manifest.columns_file).select(list(map(str, show)))
-    sentences = open_arrow(folder / SENTENCES)
-    return SearchIndex(folder, manifest, encoder, stack(vectors), sentences, columns, segments)
+    return SearchIndex(
+        folder,
+        manifest,
+        encoder,
+        stack(vectors),
+        open_sentences(folder, manifest),
+        open_columns(folder, manifest),
+        list(map(str, show)),
+        segments,
+        live_rows(folder, manifest),
+        [pa.memory_map(str(folder / name)) for name in manifest.words_files],
+    )
 
 
 def run(settings: IndexSettings, context: StageContext) -> Metrics:
@@ -289,6 +383,7 @@ def run(settings: IndexSettings, context: StageContext) -> Metrics:
         context.output / "index",
         kind=settings.kind,
         show=settings.show,
+        id=settings.id,
         hnsw=settings.hnsw,
         lexical=settings.lexical,
         prompt_name=settings.prompt,
@@ -309,6 +404,7 @@ def build_index(
     *,
     kind: IndexKind = "auto",
     show: Sequence[Column] = (),
+    id: Column | None = None,
     hnsw: Hnsw | None = None,
     lexical: bool = False,
     prompt_name: str | None = None,
@@ -354,9 +450,11 @@ def _build_index(
     if options.show:
         check_columns(table, options.show, options.cache)
     earlier = manifest.origin if manifest and not options.verify else None
-    origin = read_origin("" if encoder is model else str(model), encoder, table, prompt_name, earlier)
+    id_column = options.id if options.id is not None or manifest is None else manifest.id
+    model_name = "" if encoder is model else str(model)
+    origin = read_origin(model_name, encoder, table, prompt_name, earlier, id_column)
     if manifest is not None:
-        check_origin(folder, manifest.origin, origin)
+        check_origin(folder, manifest, origin)
     if manifest is None or manifest.lacks(options):
         manifest = IndexBuilder(encoder, table, origin, prompt_name, precision, options).build(folder)
     return _load_index(encoder, folder, manifest, options.kind, options.show, options.verify)
@@ -405,6 +503,7 @@ def search(
     ef_search: int | None = None,
     kind: IndexKind = "auto",
     show: Sequence[Column] = (),
+    id: Column | None = None,
     hnsw: Hnsw | None = None,
     lexical: bool = False,
     prompt_name: str | None = None,

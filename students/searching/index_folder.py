@@ -1,21 +1,25 @@
 """The files of an index, its manifest, and the checks of both.
 
-| file                              | content                                                                         |
-|-----------------------------------|---------------------------------------------------------------------------------|
-| `index.json`                      | the manifest, written last                                                      |
-| `sentences.arrow`                 | columns text, line and record of all sentences, for hits                        |
-| `columns-<digest>.arrow`          | other columns of the corpus for hits, as JSON                                   |
-| `words.npz`                       | `WordIndex` of all sentences, for search by words                               |
-| `000000.vectors.npy`              | of the first segment: row i for its sentence i, at length one                   |
-| `000000.equal.npy`                | `starts` and `rows` of `EqualRows` end to end; empty where all vectors differ   |
-| `000000.hnsw-32-100.faiss`        | the FAISS index of kind hnsw, with 32 links and 100 candidates of construction  |
-| `000000.int8.faiss`, `.binary.…`  | the FAISS index of kinds int8 and binary                                        |
+| file                                | content                                                                       |
+|-------------------------------------|-------------------------------------------------------------------------------|
+| `index.json`                        | the manifest, written last: it names the files that count                     |
+| `000000.sentences.arrow`            | of the first segment: text, line, record, source and id of its texts          |
+| `000000.columns-<digest>.arrow`     | the columns that are kept with each text, as JSON                             |
+| `000000.words.npz`                  | `WordCounts` of its texts, for search by words                                |
+| `000000.vectors.npy`                | row i for its text i, at length one                                           |
+| `000000.equal.npy`                  | `starts` and `rows` of `EqualRows` end to end; empty where all vectors differ |
+| `000000.hnsw-32-100.faiss`          | the FAISS index of kind hnsw, with 32 links and 100 candidates of construction |
+| `000000.int8.faiss`, `.binary.…`    | the FAISS index of kinds int8 and binary                                      |
+| `000000.deleted-3.npy`              | the rows of its three deleted texts, rising                                   |
 
-A segment has `SEGMENT_ROWS` sentences, the last one fewer; its FAISS indexes have each distinct vector once.
+A segment has at most `SEGMENT_ROWS` texts; its FAISS indexes have each distinct vector once. What `students.searching.
+grow` adds is a further segment, without a FAISS index up to `EXACT_UP_TO` texts, and what it deletes stays in its files
+until `compact`.
 
 An index is built in `INDEX.partial-<digest>/`, named by model, corpus and precision, which is renamed when complete.
 Each file in it is written once and renamed, so a killed build resumes at the first file that is missing, and among
-vectors at their first missing shard. Kinds and columns are added to a complete index as new files, then the manifest.
+vectors at their first missing shard. All that changes a complete index writes new files, then the manifest, by one
+rename; then it removes the files that no longer count. Who reads the old manifest at that moment reads the new one.
 """
 
 import re
@@ -26,8 +30,11 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 from pydantic import TypeAdapter
 
+from bertrelay.data.arrow import Mask, open_arrow
 from bertrelay.data.sentences import text_column
 from bertrelay.data.tables import Column, Table
 from bertrelay.data.vectors import Vectors, open_vectors
@@ -41,12 +48,13 @@ from students.searching.equal_vectors import open_equal
 from students.searching.faiss import EXACT_BLOCK, Approximate, open_faiss
 from students.searching.settings import ApproximateKind, Hnsw, IndexKind, IndexOptions, SearchKind
 
-SENTENCES, MANIFEST, WORDS = "sentences.arrow", "index.json", "words.npz"
+SENTENCES, MANIFEST = "sentences.arrow", "index.json"
 OWN_FILES = re.compile(
-    r"index\.json|words\.npz|sentences\.arrow|columns(-\w+)?\.arrow|(\d{6}\.)?(vectors\.npy|equal\.npy|[\w-]+\.faiss)"
+    r"index\.json|(\d{6}\.)?(words\.npz|sentences\.arrow|columns(-\w+)?\.arrow|(vectors|equal|deleted-\d+)\.npy|"
+    r"[\w-]+\.faiss)"
 )
-"""Names of files that a rebuild may delete; without a number, those of formats before 3."""
-FORMAT = 3
+"""Names of files that a rebuild may delete; without a number, those of formats before 4."""
+FORMAT = 4
 SEGMENT_ROWS = 16 * EXACT_BLOCK
 """Sentences of a segment, about a million, so that most indexes have one segment: a graph of two takes twice as long to
 ask as one of all. More would need too much memory, as the graph of a segment is linked in memory, 2 GB at 384
@@ -86,10 +94,28 @@ class FileDigest:
 
 @dataclass(frozen=True)
 class Segment:
-    """The number of a segment, by which its files are named, and the number of its sentences."""
+    """The number of a segment, by which its files are named, and the number of its texts, deleted ones included.
+
+    deleted: the number of its deleted texts. is_exact: it has no FAISS index, whatever the kind of the index.
+    """
 
     number: int
     rows: int
+    deleted: int = 0
+    is_exact: bool = False
+
+    @property
+    def live(self) -> int:
+        """The number of its texts that are not deleted."""
+        return self.rows - self.deleted
+
+    @property
+    def sentences_file(self) -> str:
+        return f"{self.number:06}.{SENTENCES}"
+
+    @property
+    def words_file(self) -> str:
+        return f"{self.number:06}.words.npz"
 
     @property
     def vectors_file(self) -> str:
@@ -98,6 +124,14 @@ class Segment:
     @property
     def equal_file(self) -> str:
         return f"{self.number:06}.equal.npy"
+
+    @property
+    def deleted_file(self) -> str:
+        """Names the rows of deleted texts by their number, which only rises."""
+        return f"{self.number:06}.deleted-{self.deleted}.npy"
+
+    def columns_file(self, columns: Sequence[Column]) -> str:
+        return f"{self.number:06}.columns-{fingerprint({'columns': columns})[:SHOWN]}.arrow"
 
     def faiss_file(self, kind: str, hnsw: Hnsw) -> str:
         """Names the FAISS index by all that decides it; `ef_search` only decides how links are walked."""
@@ -117,25 +151,35 @@ class BuiltKind:
 class IndexManifest:
     """The content of `index.json`.
 
-    sentences: of the index; `blank` ones of the corpus were left out.
+    blank: sentences that were left out.
     kind: `exact`, `hnsw`, `int8` or `binary`: the kind that was built last; of an open index that of its search.
     approximate: the kinds that exist beside exact search.
-    columns: those of the corpus that hits can show.
+    columns: those of the corpus that are kept with each text, for hits and conditions.
+    id: the column of the ids; None where texts have none.
     lexical: search by words is possible.
+    sources: the names of the files of its texts, by their number; the first is the corpus.
+    changes: the number of additions, deletions and compactions since it was built.
     files: the digest of each file but the manifest, by its name.
     """
 
     origin: Origin
-    sentences: int
     blank: int
     kind: SearchKind
     precision: str
     segments: list[Segment]
     approximate: dict[ApproximateKind, BuiltKind] = field(default_factory=dict)
     columns: list[Column] = field(default_factory=list)
+    id: Column | None = None
     lexical: bool = False
+    sources: list[str] = field(default_factory=list)
+    changes: int = 0
     files: dict[str, FileDigest] = field(default_factory=dict)
     format: int = FORMAT
+
+    @property
+    def sentences(self) -> int:
+        """The number of texts, without deleted ones."""
+        return sum(segment.live for segment in self.segments)
 
     @property
     def hnsw(self) -> dict[str, int]:
@@ -148,22 +192,24 @@ class IndexManifest:
         return self.approximate[self.kind].recall if self.kind in self.approximate else {}
 
     @property
-    def columns_file(self) -> str:
-        return f"columns-{fingerprint({'columns': self.columns})[:SHOWN]}.arrow"
+    def words_files(self) -> list[str]:
+        """The files of the words of its segments; none where search by words is not possible."""
+        return [segment.words_file for segment in self.segments] if self.lexical else []
 
     def file_names(self) -> Iterator[str]:
         """Yields the names of all files but the manifest."""
-        yield SENTENCES
-        if self.columns:
-            yield self.columns_file
-        if self.lexical:
-            yield WORDS
+        yield from self.words_files
         for segment in self.segments:
+            yield segment.sentences_file
             yield segment.vectors_file
-            if self.approximate:
+            if self.columns:
+                yield segment.columns_file(self.columns)
+            if segment.deleted:
+                yield segment.deleted_file
+            if self.approximate and not segment.is_exact:
                 yield segment.equal_file
-            for kind, built in self.approximate.items():
-                yield segment.faiss_file(kind, Hnsw(**built.hnsw))
+                for kind, built in self.approximate.items():
+                    yield segment.faiss_file(kind, Hnsw(**built.hnsw))
 
     def as_kind(self, folder: Path, kind: IndexKind) -> "IndexManifest":
         """Gives the manifest of an index that is searched by `kind`. Raises RequestError where it is not built."""
@@ -247,10 +293,17 @@ def _unusable(folder: Path, expected: str) -> RequestError:
 
 
 def read_origin(
-    model: str, encoder: SentenceEncoder, table: Table, prompt_name: str | None, earlier: Origin | None
+    model: str,
+    encoder: SentenceEncoder,
+    table: Table,
+    prompt_name: str | None,
+    earlier: Origin | None,
+    id_column: Column | None = None,
 ) -> Origin:
     """Describes model and corpus; reads the corpus through for its digest, unless `earlier` has its stamp."""
     reading: dict[str, Any] = {"columns": text_column(table)}
+    if id_column is not None:
+        reading["id"] = id_column
     if prompt_name is not None:
         reading["prompt"] = prompt_name
     content, stamp = table.name, list[int]()
@@ -271,9 +324,16 @@ def read_origin(
     return Origin(model, encoder_digest(encoder), encoder.dim, table.name, content, reading, stamp)
 
 
-def check_origin(folder: Path, built: Origin, origin: Origin) -> None:
+def check_origin(folder: Path, manifest: IndexManifest, origin: Origin) -> None:
     """Raises RequestError, with the differences, when `origin` is not that of the index in `folder`."""
+    built = manifest.origin
     check_model(folder, built, origin.model_digest, origin.dim)
+    if manifest.changes:
+        raise RequestError(
+            f"{folder}: expected an index of {origin.corpus} and nothing else, found one that was changed since it was "
+            "built. Search it as it is: leave CORPUS out and give --index alone; change it with bertrelay index add, "
+            "delete or compact, or build it anew with --rebuild"
+        )
     pairs = [(key, built.reading.get(key), origin.reading.get(key)) for key in built.reading | origin.reading]
     changes = [f"{key}: {old} → {new}" for key, old, new in pairs if old != new]
     if built.content != origin.content:
@@ -307,7 +367,8 @@ def check_is_index(folder: Path) -> None:
     except OSError as error:
         raise write_error(folder, error) from error
     foreign = [name for name in names if not OWN_FILES.fullmatch(name)]
-    if foreign or (names and not {SENTENCES, MANIFEST}.issubset(names)):  # others have an index.json too
+    is_index = MANIFEST in names and any(name.endswith(SENTENCES) for name in names)  # others have an index.json too
+    if foreign or (names and not is_index):
         raise RequestError(
             f"--index: expected an index and nothing else, an empty folder or none, found {folder} with "
             f"{(foreign or names)[0]} in it. Name another folder"
@@ -337,9 +398,11 @@ def open_segment_vectors(folder: Path, manifest: IndexManifest) -> list[Vectors]
 def open_structures(
     folder: Path, segments: Sequence[Segment], vectors: Sequence[Vectors], kind: ApproximateKind, hnsw: Hnsw
 ) -> list[Approximate]:
-    """Opens the FAISS index of each segment over its vectors."""
+    """Opens the FAISS index of each segment over its vectors, where it has one."""
     return [
-        Approximate(
+        Approximate(kind, None, part, None)
+        if segment.is_exact
+        else Approximate(
             kind,
             open_faiss(folder / segment.faiss_file(kind, hnsw), kind),
             part,
@@ -347,3 +410,27 @@ def open_structures(
         )
         for segment, part in zip(segments, vectors, strict=True)
     ]
+
+
+def live_rows(folder: Path, manifest: IndexManifest) -> Mask | None:
+    """Reads which rows of all segments are not deleted, (rows,); None where none is."""
+    if not any(segment.deleted for segment in manifest.segments):
+        return None
+    live = [np.ones(segment.rows, bool) for segment in manifest.segments]
+    for segment, rows in zip(manifest.segments, live, strict=True):
+        if segment.deleted:
+            rows[np.load(folder / segment.deleted_file)] = False
+    return np.concatenate(live)
+
+
+def open_sentences(folder: Path, manifest: IndexManifest) -> pa.Table:
+    """Opens text, line, record, source and id of the texts of all segments, memory-mapped."""
+    return pa.concat_tables(open_arrow(folder / segment.sentences_file) for segment in manifest.segments)
+
+
+def open_columns(folder: Path, manifest: IndexManifest) -> pa.Table:
+    """Opens the columns of all segments, as JSON."""
+    if not manifest.columns:
+        return pa.table({})
+    files = (segment.columns_file(manifest.columns) for segment in manifest.segments)
+    return pa.concat_tables(open_arrow(folder / name) for name in files)

@@ -10,11 +10,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from bertrelay.data.arrow import Mask
 from bertrelay.data.vectors import Vectors
 from bertrelay.files import atomic_write
 from students.searching.equal_vectors import Rows
@@ -73,26 +76,23 @@ def matching_words(query: str, text: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class WordIndex:
-    """The BM25 weights of the words of texts, by word.
+class WordCounts:
+    """The counts of the words of texts, by word.
 
     terms: position of each word. starts: where its rows begin in `rows`, (words + 1,).
-    rows: of the texts with a word, rising, int32. weights: of the word in each of them, float32.
+    rows: of the texts with a word, rising, int32. counts: of the word in each of them, int32.
+    lengths: words of each text, (texts,), int32.
     """
 
     terms: Mapping[str, int]
     starts: NDArray[np.int64]
     rows: NDArray[np.int32]
-    weights: NDArray[np.float32]
-    texts: int
+    counts: NDArray[np.int32]
+    lengths: NDArray[np.int32]
 
     @classmethod
-    def build(cls, texts: Iterable[str]) -> "WordIndex":
-        """Counts the words of `texts`, in memory: 8 bytes for each distinct word of a text.
-
-        A word's weight in a text is idf · tf / (tf + K1 · (1 − B + B · length / mean length)), with
-        idf = ln(1 + (texts − df + .5) / (df + .5)) (Robertson & Zaragoza 2009, as Lucene has it).
-        """
+    def of(cls, texts: Iterable[str]) -> "WordCounts":
+        """Counts the words of `texts`, in memory: 8 bytes for each distinct word of a text."""
         terms: dict[str, int] = {}
         words, rows, counts, lengths = list[int](), list[int](), list[int](), list[int]()
         for row, text in enumerate(texts):
@@ -103,48 +103,85 @@ class WordIndex:
             lengths.append(in_text.total())
         order = np.argsort(np.array(words, np.int64), kind="stable")
         frequencies = np.bincount(words, minlength=len(terms)) if words else np.zeros(0, np.int64)
-        idf = np.log1p((len(lengths) - frequencies + 0.5) / (frequencies + 0.5))
-        length = np.array(lengths, np.float64) / max(float(np.mean(lengths)), 1e-9)  # of texts without words
-        tf, sorted_rows = np.array(counts, np.float64)[order], np.array(rows, np.int32)[order]
-        weights = np.repeat(idf, frequencies) * tf / (tf + K1 * (1 - B + B * length[sorted_rows]))
-        starts = np.concatenate([[0], np.cumsum(frequencies)]).astype(np.int64)
-        return cls(terms, starts, sorted_rows, weights.astype(np.float32), len(lengths))
+        starts = np.append(0, np.cumsum(frequencies)).astype(np.int64)
+        numbers = (np.array(values, np.int32) for values in (rows, counts, lengths))
+        sorted_rows, sorted_counts, all_lengths = next(numbers)[order], next(numbers)[order], next(numbers)
+        return cls(terms, starts, sorted_rows, sorted_counts, all_lengths)
 
     def write(self, path: Path) -> None:
         """Writes the file, whole or not at all."""
         words = np.frombuffer("\n".join(self.terms).encode(), np.uint8)
+        arrays = {"starts": self.starts, "rows": self.rows, "counts": self.counts, "lengths": self.lengths}
         with atomic_write(path) as building, building.open("wb") as file:
-            np.savez(
-                file, words=words, starts=self.starts, rows=self.rows, weights=self.weights, texts=np.array(self.texts)
-            )
+            np.savez(file, words=words, **arrays)
 
     @classmethod
-    def open(cls, path: Path) -> "WordIndex":
-        """Reads the file of `write` into memory."""
-        with np.load(path) as file:
+    def open(cls, source: Path | pa.NativeFile) -> "WordCounts":
+        """Reads the file of `write`, by its name or opened, into memory."""
+        with np.load(source) as file:
             words = file["words"].tobytes().decode().split("\n") if len(file["words"]) else []
             terms = {word: position for position, word in enumerate(words)}
-            return cls(terms, file["starts"], file["rows"], file["weights"], int(file["texts"]))
+            return cls(terms, file["starts"], file["rows"], file["counts"], file["lengths"])
+
+    def of_word(self, word: str) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """The rows of the texts with `word`, and how often each has it."""
+        position = self.terms.get(word)
+        span = slice(0, 0) if position is None else slice(self.starts[position], self.starts[position + 1])
+        return self.rows[span], self.counts[span]
+
+
+class WordIndex:
+    """BM25 over texts in several parts, of which only the live ones count.
+
+    A word's weight in a text is idf · tf / (tf + K1 · (1 − B + B · length / mean length)), with
+    idf = ln(1 + (texts − df + .5) / (df + .5)) (Robertson & Zaragoza 2009, as Lucene has it).
+    """
+
+    def __init__(self, parts: Sequence[WordCounts], live: Mask | None = None) -> None:
+        self.parts, self.live = parts, live
+        lengths = np.concatenate([part.lengths for part in parts]).astype(np.float64)
+        self.rows = len(lengths)
+        self.texts = self.rows if live is None else int(live.sum())
+        mean = float(np.mean(lengths if live is None else lengths[live])) if self.texts else 0.0
+        self._damping = K1 * (1 - B + B * lengths / max(mean, 1e-9))  # (rows,); of texts without words too
+
+    @classmethod
+    def build(cls, texts: Iterable[str]) -> "WordIndex":
+        """Counts the words of `texts`."""
+        return cls([WordCounts.of(texts)])
 
     def scores(self, query: str) -> NDArray[np.float64]:
-        """The BM25 score of each text, (texts,): the sum of the weights of the query's distinct words."""
-        total = np.zeros(self.texts)
+        """The BM25 score of each text, (rows,): the sum of the weights of the query's distinct words; 0 if deleted."""
+        total = np.zeros(self.rows)
         for term in dict.fromkeys(word for word, _, _ in word_spans(query)):
-            if (position := self.terms.get(term)) is not None:
-                span = slice(self.starts[position], self.starts[position + 1])
-                total[self.rows[span]] += self.weights[span]
+            rows, counts = self._of_word(term)
+            idf = np.log1p((self.texts - len(rows) + 0.5) / (len(rows) + 0.5))
+            total[rows] += idf * counts / (counts + self._damping[rows])
         return total
 
-    def neighbours(self, queries: Sequence[str], top_k: int) -> tuple[Vectors, Rows]:
+    def _of_word(self, word: str) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """The live rows with `word` of all parts, and how often each has it."""
+        in_parts = [part.of_word(word) for part in self.parts]
+        firsts = accumulate((len(part.lengths) for part in self.parts[:-1]), initial=0)
+        rows = np.concatenate([rows + np.int64(first) for first, (rows, _) in zip(firsts, in_parts, strict=True)])
+        counts = np.concatenate([counts for _, counts in in_parts])
+        if self.live is None:
+            return rows, counts
+        inside = self.live[rows]
+        return rows[inside], counts[inside]
+
+    def neighbours(self, queries: Sequence[str], top_k: int, allowed: Mask | None = None) -> tuple[Vectors, Rows]:
         """Finds the `top_k` texts of the highest scores for each query, (n, top_k) both; row -1 without any word.
 
-        Equal scores are in the order of their rows.
+        Equal scores are in the order of their rows. allowed: the rows that may be found, (rows,); all without it.
         """
-        top_k = min(top_k, self.texts)
+        top_k = min(top_k, self.rows)
         best, rows = np.full((len(queries), top_k), -np.inf, np.float32), np.full((len(queries), top_k), -1, np.int64)
         for number, query in enumerate(queries):
             scores = self.scores(query)
-            last = max(np.partition(scores, self.texts - top_k)[self.texts - top_k], np.finfo(np.float64).tiny)
+            if allowed is not None:
+                scores[~allowed] = 0
+            last = max(np.partition(scores, self.rows - top_k)[self.rows - top_k], np.finfo(np.float64).tiny)
             candidates = np.flatnonzero(scores >= last)
             ordered = candidates[np.argsort(-scores[candidates], kind="stable")][:top_k]
             best[number, : len(ordered)], rows[number, : len(ordered)] = scores[ordered], ordered
