@@ -10,6 +10,7 @@ from pipelines.cli.biomedical import ner, qa
 from pipelines.cli.clinical import outcome, readmission, term_commands
 from pipelines.cli.data import data
 from pipelines.cli.encoders import encoders
+from pipelines.cli.index import index
 from pipelines.cli.options import PlainGroup, with_options, write_out
 from pipelines.cli.recipes import recipe_commands
 from pipelines.cli.report import reporting
@@ -66,6 +67,7 @@ def options(
 app.callback()(with_options(options))
 for commands in (recipe_commands, reporting, encoders, comparing, searching, serving):
     app.add_typer(commands)
+app.add_typer(index, name="index", rich_help_panel="Sentences")
 app.add_typer(data, name="data", rich_help_panel="Data")
 app.add_typer(ner, name="ner", rich_help_panel="Biomedical")
 app.add_typer(qa, name="qa", rich_help_panel="Biomedical")

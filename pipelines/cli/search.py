@@ -66,6 +66,8 @@ class SearchOptions(ColumnOptions, WorkOptions):
     """Rank by vectors, by words (lexical: BM25), or by both (hybrid)."""
     lexical_weight: LexicalWeight | None = None
     """With --mode hybrid: weight of the ranking by words; 0.5 when absent."""
+    where: str | None = None
+    """Only texts that fulfil a condition on columns of the index, such as language = "de" and year >= 2020."""
     show: list[str] = Field(default=[])
     """Column of CORPUS to show beside each text found, by name, or by position from 0. May be repeated."""
     index: Path | None = None
@@ -98,7 +100,7 @@ class SearchOptions(ColumnOptions, WorkOptions):
 @command(
     searching,
     names={"top_k": "-k", "queries": "--queries FILE", "index": "--index DIR", "query_prompt": "--query-prompt NAME"}
-    | {"show": "--show COLUMN"},
+    | {"show": "--show COLUMN", "where": "--where CONDITION"},
     rich_help_panel=PANEL,
 )
 def search(
@@ -121,10 +123,14 @@ def search(
       bertrelay search MODEL english.txt --query "model 4711" --mode hybrid
 
       bertrelay search MODEL --index english.txt.index --queries questions.txt --output answers.jsonl
+
+      bertrelay search MODEL --index faq.index --query "Where is my parcel?" --where "language = 'de'"
     """
     from bertrelay.data.sentences import check_first
+    from students.searching.where import Condition
 
     check_request(model, options.processes)
+    condition = options.where and Condition.parse(options.where)
     kind, prompt = settings.pop("kind"), settings.pop("prompt")
     if kind == "exact" and options.ef_search is not None:
         raise RequestError(
@@ -155,6 +161,7 @@ def search(
             index = find_index(model, table, options.index or index_beside(corpus or ""), built, options.ef_search)
             if process_group.is_main:
                 settings |= {"top_k": options.top_k, "ef_search": options.ef_search, "mode": options.mode}
+                settings |= {"where": condition}
                 if options.lexical_weight is not None:
                     settings["lexical_weight"] = options.lexical_weight
                 find = partial(index.search, prompt_name=options.query_prompt, **settings)
@@ -247,7 +254,8 @@ def _write(answers: Iterator[QueryHits], index: "SearchIndex", options: SearchOp
     """
     if options.output:
         with atomic_write(options.output) as writing:
-            WRITERS[options.output.suffix](writing, answers, options.show)
+            names = [name for name, is_there in index.identifying.items() if is_there]
+            WRITERS[options.output.suffix](writing, answers, [*names, *options.show])
         write_out(f"answers in {options.output}")
     elif options.as_json:
         head = {"folder": str(index.folder), **_description(index)}

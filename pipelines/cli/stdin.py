@@ -21,7 +21,7 @@ COPY = "BERTRELAY_STDIN"
 
 READERS = (
     *(["encode"], ["ner", "tag"], ["qa", "answer"], ["similarity"], ["search"], ["mine"], ["mine-negatives"]),
-    *(["rerank"], ["shrink"], ["terms"], ["readmission", "score"], ["outcome", "score"]),
+    *(["index", "add"], ["rerank"], ["shrink"], ["terms"], ["readmission", "score"], ["outcome", "score"]),
 )
 
 

@@ -105,7 +105,7 @@ class IndexBuilder:
         def finish() -> IndexManifest:
             kind = choose_kind(self.options.kind, len(sentences))
             manifest = IndexManifest(self.origin, blank, kind, self.precision, segments, sources=[self.table.name])
-            manifest = replace(manifest, id=self.origin.reading.get("id"))
+            manifest = replace(manifest, id_column=self.origin.reading.get("id_column"))
             manifest = _add_missing(building, self.table, manifest, self.options)
             (building / SENTENCES).unlink()
             _replace(folder, building)
@@ -128,7 +128,7 @@ class IndexBuilder:
                     new,
                     self.options.cache,
                     self.options.rejects,
-                    id_column=self.origin.reading.get("id"),
+                    id_column=self.origin.reading.get("id_column"),
                 )
         except BertRelayError:
             if not any(building.glob("*.vectors.npy*")):  # nothing that took long
@@ -245,11 +245,17 @@ def commit(folder: Path, manifest: IndexManifest, *kept: str) -> IndexManifest:
     files = {name: manifest.files.get(name) or FileDigest.of(folder / name) for name in names}
     manifest = replace(manifest, files=files)
     write_manifest(folder, manifest)
-    remove_unfinished(folder)
-    for path in folder.iterdir():
-        if OWN_FILES.fullmatch(path.name) and path.name not in (MANIFEST, *names, *kept):  # of other links or columns
-            path.unlink()
+    remove_unlisted(folder, manifest, *kept)
     return manifest
+
+
+def remove_unlisted(folder: Path, manifest: IndexManifest, *kept: str) -> None:
+    """Removes the files of an index that its manifest does not name, nor `kept`: of other links or columns, say."""
+    remove_unfinished(folder)
+    names = {MANIFEST, *manifest.file_names(), *kept}
+    for path in folder.iterdir():
+        if OWN_FILES.fullmatch(path.name) and path.name not in names:
+            path.unlink()
 
 
 def add_kind(folder: Path, manifest: IndexManifest, kind: ApproximateKind, hnsw: Hnsw) -> IndexManifest:

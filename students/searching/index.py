@@ -383,7 +383,7 @@ def run(settings: IndexSettings, context: StageContext) -> Metrics:
         context.output / "index",
         kind=settings.kind,
         show=settings.show,
-        id=settings.id,
+        id_column=settings.id_column,
         hnsw=settings.hnsw,
         lexical=settings.lexical,
         prompt_name=settings.prompt,
@@ -404,7 +404,7 @@ def build_index(
     *,
     kind: IndexKind = "auto",
     show: Sequence[Column] = (),
-    id: Column | None = None,
+    id_column: Column | None = None,
     hnsw: Hnsw | None = None,
     lexical: bool = False,
     prompt_name: str | None = None,
@@ -450,7 +450,7 @@ def _build_index(
     if options.show:
         check_columns(table, options.show, options.cache)
     earlier = manifest.origin if manifest and not options.verify else None
-    id_column = options.id if options.id is not None or manifest is None else manifest.id
+    id_column = options.id_column if options.id_column is not None or manifest is None else manifest.id_column
     model_name = "" if encoder is model else str(model)
     origin = read_origin(model_name, encoder, table, prompt_name, earlier, id_column)
     if manifest is not None:
@@ -503,7 +503,7 @@ def search(
     ef_search: int | None = None,
     kind: IndexKind = "auto",
     show: Sequence[Column] = (),
-    id: Column | None = None,
+    id_column: Column | None = None,
     hnsw: Hnsw | None = None,
     lexical: bool = False,
     prompt_name: str | None = None,

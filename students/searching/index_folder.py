@@ -155,7 +155,7 @@ class IndexManifest:
     kind: `exact`, `hnsw`, `int8` or `binary`: the kind that was built last; of an open index that of its search.
     approximate: the kinds that exist beside exact search.
     columns: those of the corpus that are kept with each text, for hits and conditions.
-    id: the column of the ids; None where texts have none.
+    id_column: the column of the ids; None where texts have none.
     lexical: search by words is possible.
     sources: the names of the files of its texts, by their number; the first is the corpus.
     changes: the number of additions, deletions and compactions since it was built.
@@ -169,7 +169,7 @@ class IndexManifest:
     segments: list[Segment]
     approximate: dict[ApproximateKind, BuiltKind] = field(default_factory=dict)
     columns: list[Column] = field(default_factory=list)
-    id: Column | None = None
+    id_column: Column | None = None
     lexical: bool = False
     sources: list[str] = field(default_factory=list)
     changes: int = 0
@@ -303,7 +303,7 @@ def read_origin(
     """Describes model and corpus; reads the corpus through for its digest, unless `earlier` has its stamp."""
     reading: dict[str, Any] = {"columns": text_column(table)}
     if id_column is not None:
-        reading["id"] = id_column
+        reading["id_column"] = id_column
     if prompt_name is not None:
         reading["prompt"] = prompt_name
     content, stamp = table.name, list[int]()

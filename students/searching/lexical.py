@@ -111,9 +111,8 @@ class WordCounts:
     def write(self, path: Path) -> None:
         """Writes the file, whole or not at all."""
         words = np.frombuffer("\n".join(self.terms).encode(), np.uint8)
-        arrays = {"starts": self.starts, "rows": self.rows, "counts": self.counts, "lengths": self.lengths}
         with atomic_write(path) as building, building.open("wb") as file:
-            np.savez(file, words=words, **arrays)
+            np.savez(file, words=words, starts=self.starts, rows=self.rows, counts=self.counts, lengths=self.lengths)
 
     @classmethod
     def open(cls, source: Path | pa.NativeFile) -> "WordCounts":

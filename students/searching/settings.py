@@ -45,7 +45,7 @@ class EncodedCorpus(Settings):
     show: list[Column] = []
     """Columns of the corpus that hits can show, by name, or by position from 0; an index gets more of them without
     encoding it a second time."""
-    id: Column | None = None
+    id_column: Column | None = None
     """Column of identifiers, by which texts can be replaced and deleted; that of an existing index when absent."""
     lexical: bool = False
     """Index the words too, for search by them: `--mode lexical` and `hybrid`."""

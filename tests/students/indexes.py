@@ -6,6 +6,8 @@ from bertrelay.data.tables import Table
 from students.searching.index import build_index
 
 BLOCK = 8
+FILES = {"000000.sentences.arrow", "000000.vectors.npy", "index.json"}
+"""Files of a small index that is searched exactly."""
 
 
 def build(encoder, corpus, folder=None, **options):

@@ -6,6 +6,7 @@ from bertrelay.inference import encode as encoding
 from bertrelay.model.encoder import SentenceEncoder
 from students.searching import build as building
 from students.searching import faiss as neighbours
+from students.searching import grow
 
 
 @pytest.fixture(scope="session")
@@ -35,6 +36,7 @@ def corpus(texts, tmp_path):
 def small_segments(monkeypatch):
     """Segments of 24 sentences, in blocks of 8."""
     monkeypatch.setattr(building, "SEGMENT_ROWS", 3 * BLOCK)
+    monkeypatch.setattr(grow, "SEGMENT_ROWS", 3 * BLOCK)
     monkeypatch.setattr(neighbours, "EXACT_BLOCK", BLOCK)
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from indexes import build
+from indexes import FILES, build
 
 from bertrelay import fingerprint as fingerprints
 from bertrelay.data.tables import Table
@@ -43,7 +43,9 @@ def test_a_changed_corpus_or_column_is_reported_and_rebuilt(encoder, corpus, tmp
 
 
 @pytest.mark.promise("A flipped byte in an index is noticed", about="complete")
-@pytest.mark.parametrize("name", ["sentences.arrow", "000000.vectors.npy", "000000.hnsw-32-100.faiss", "index.json"])
+@pytest.mark.parametrize(
+    "name", ["000000.sentences.arrow", "000000.vectors.npy", "000000.hnsw-32-100.faiss", "index.json"]
+)
 def test_damage_to_any_file_is_reported_by_its_name_and_gone_with_a_rebuild(name, encoder, corpus):
     path = build(encoder, corpus, kind="hnsw").folder / name
     whole = path.read_bytes()
@@ -78,7 +80,7 @@ def test_a_byte_that_flips_unseen_is_found_by_verify(encoder, corpus):
 
 
 @pytest.mark.parametrize(
-    "names", ["000000.vectors.npy", "sentences.arrow", "index.json vectors.npy", "notes.txt index.json"]
+    "names", ["000000.vectors.npy", "000000.sentences.arrow", "index.json vectors.npy", "notes.txt index.json"]
 )
 def test_files_with_names_of_an_index_make_no_folder_an_index(names, encoder, corpus, tmp_path):
     folder, contents = tmp_path / "user", dict.fromkeys(names.split(), '{"pages": 3}')
@@ -94,15 +96,26 @@ def test_files_with_names_of_an_index_make_no_folder_an_index(names, encoder, co
 def test_an_index_of_another_format_is_to_be_built_anew(encoder, corpus):
     folder = build(encoder, corpus).folder
     manifest = index_folder.read_manifest(folder)
-    index_folder.write_manifest(folder, replace(manifest, format=2))
-    for name in ("vectors.npy", "equal.npy", "hnsw.faiss", "columns.arrow"):  # of format 2
+    index_folder.write_manifest(folder, replace(manifest, format=3))
+    for name in (
+        "vectors.npy",
+        "equal.npy",
+        "hnsw.faiss",
+        "columns.arrow",
+        "sentences.arrow",
+        "words.npz",
+    ):  # of earlier formats
         (folder / name).touch()
-    message = "expected an index of format 3, found format 2 of another version.*Build it anew: .*--rebuild"
+    message = "expected an index of format 4, found format 3 of another version.*Build it anew: .*--rebuild"
     for ask in (lambda: open_index(encoder, folder), lambda: build(encoder, corpus)):
         with pytest.raises(RequestError, match=message):
             ask()
     build(encoder, corpus, rebuild=True)
-    assert sorted(path.name for path in folder.iterdir()) == ["000000.vectors.npy", "index.json", "sentences.arrow"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "000000.sentences.arrow",
+        "000000.vectors.npy",
+        "index.json",
+    ]
 
 
 def test_an_untouched_corpus_is_not_read_again(encoder, corpus, monkeypatch):

@@ -5,7 +5,7 @@ import pytest
 
 from bertrelay.errors import RequestError
 from students import build_index, open_index, search
-from students.searching.lexical import WordIndex, fuse, matching_words, word_spans
+from students.searching.lexical import WordCounts, WordIndex, fuse, matching_words, word_spans
 
 TEXTS = [
     "the red bird sings",
@@ -24,11 +24,15 @@ RECORDED = {
 
 
 def test_scores_are_those_of_bm25s(tmp_path):
-    built = WordIndex.build(TEXTS)
-    built.write(tmp_path / "words.npz")
-    for index in (built, WordIndex.open(tmp_path / "words.npz")):
+    built, counts = WordIndex.build(TEXTS), WordCounts.of(TEXTS)
+    counts.write(tmp_path / "words.npz")
+    parts = [WordCounts.of(TEXTS[:2]), WordCounts.of(["bird town", *TEXTS[2:]])]
+    live = np.array([True, True, False, True, True, True])
+    for index in (built, WordIndex([WordCounts.open(tmp_path / "words.npz")])):
         for query, scores in RECORDED.items():
             np.testing.assert_allclose(index.scores(query.upper()), scores, atol=1e-6)
+    for query, scores in RECORDED.items():
+        np.testing.assert_allclose(WordIndex(parts, live).scores(query)[live], scores, atol=1e-6)
     scores, rows = built.neighbours(["red bird", "missing"], 4)
     assert rows.tolist() == [[0, 1, 4, -1], [-1] * 4] and np.isneginf(scores[1]).all()
 
@@ -83,6 +87,6 @@ def test_an_index_gets_its_words_later_and_finds_by_them(tiny_encoder, tmp_path)
         expected[line] += 1 / (60 + rank)
     assert {hit.line: pytest.approx(hit.score, rel=1e-5) for hit in hybrid} == expected
     assert [hit.line for hit in hybrid] == sorted(expected, key=lambda line: -expected[line])
-    (tmp_path / "index/words.npz").write_bytes(b"other")
-    with pytest.raises(RequestError, match=r"damaged one: words\.npz"):
+    (tmp_path / "index/000000.words.npz").write_bytes(b"other")
+    with pytest.raises(RequestError, match=r"damaged one: 000000\.words\.npz"):
         open_index(encoder, tmp_path / "index")
