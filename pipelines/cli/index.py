@@ -86,7 +86,8 @@ def add(
 
             work = {"batch_tokens": batch_tokens, "process_group": process_group}
             if is_new:
-                built = options_of(IndexOptions, {**settings, "prompt_name": settings["prompt"], **work}, "prompt")
+                prompt = settings.pop("prompt")
+                built = options_of(IndexOptions, {**settings, "prompt_name": prompt, **work})
                 manifest = find_index(model, table, folder, built).manifest
                 added = Added(manifest.sentences, 0, manifest.blank, manifest.sentences)
             else:

@@ -209,7 +209,11 @@ class QueryHits(NamedTuple):
         width = max((len(f"{hit.line:,}") for hit in self.hits), default=0)
         rows = [
             f"{rank:4}  {hit.similarity:.4f}  line {hit.line:>{width},}  {on_one_line(hit.text)}"
-            + "".join(f"\n      {name}: {on_one_line(str(value))}" for name, value in hit.columns.items())
+            + "".join(
+                f"\n      {name}: {on_one_line(str(value))}"
+                for name, value in {"id": hit.id, "source": hit.source, **hit.columns}.items()
+                if name in hit.columns or value is not None
+            )
             + (f"\n      words: {', '.join(hit.words)}" if hit.words else "")
             for rank, hit in enumerate(self.hits, 1)
         ]
@@ -254,8 +258,7 @@ def _write(answers: Iterator[QueryHits], index: "SearchIndex", options: SearchOp
     """
     if options.output:
         with atomic_write(options.output) as writing:
-            names = [name for name, is_there in index.identifying.items() if is_there]
-            WRITERS[options.output.suffix](writing, answers, [*names, *options.show])
+            WRITERS[options.output.suffix](writing, answers, options.show, _origin_columns(index))
         write_out(f"answers in {options.output}")
     elif options.as_json:
         head = {"folder": str(index.folder), **_description(index)}
@@ -275,21 +278,27 @@ def _description(index: "SearchIndex") -> dict[str, Any]:
     return {**made_of, **counts, **form, **manifest.recall}
 
 
-def _rows(answers: Iterable[QueryHits]) -> Iterator[tuple[Any, ...]]:
+def _origin_columns(index: "SearchIndex") -> list[str]:
+    """The columns that say which text a hit is, beyond its line: where texts have ids, or are of several files."""
+    manifest = index.manifest
+    return [*(["id"] if manifest.id_column is not None else []), *(["source"] if len(manifest.sources) > 1 else [])]
+
+
+def _rows(answers: Iterable[QueryHits], origin: list[str]) -> Iterator[tuple[Any, ...]]:
     for query, line, hits in answers:
         for rank, hit in enumerate(hits, 1):
             head = line, query, rank, round(hit.similarity, 6), hit.line, hit.text, hit.record
-            yield (*head, *map(_as_field, hit.columns.values()))
+            yield (*head, *(getattr(hit, name) for name in origin), *map(_as_field, hit.columns.values()))
 
 
 def _as_field(value: Any) -> Any:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
 
 
-WRITERS: dict[str, Callable[[Path, Iterable[QueryHits], list[str]], None]] = {
-    ".jsonl": lambda path, answers, _: write_jsonl(path, (answer.document for answer in answers)),
-    ".csv": lambda path, answers, show: write_csv(path, (*COLUMNS, *show), _rows(answers)),
-    ".tsv": lambda path, answers, show: write_tsv(path, (*COLUMNS, *show), _rows(answers)),
+WRITERS: dict[str, Callable[[Path, Iterable[QueryHits], list[str], list[str]], None]] = {
+    ".jsonl": lambda path, answers, *_: write_jsonl(path, (answer.document for answer in answers)),
+    ".csv": lambda path, answers, show, origin: write_csv(path, (*COLUMNS, *origin, *show), _rows(answers, origin)),
+    ".tsv": lambda path, answers, show, origin: write_tsv(path, (*COLUMNS, *origin, *show), _rows(answers, origin)),
 }
 
 

@@ -42,13 +42,16 @@ class SearchBody(Body):
     """Rank by vectors, by words, or by both; hits of the latter two have the words that match."""
     filter: dict[str, FilterValue | list[FilterValue]] | None = None
     """Only sentences that have one of these values in each of these columns."""
+    where: str | None = None
+    """Only sentences that fulfil a condition on columns, such as language = 'de' and year >= 2020."""
 
 
 async def search(models: Models, body: SearchBody, usage: Usage) -> dict[str, Any]:
     """The sentences nearest to each query, best first."""
     index = one_of(ServedIndex, models, body)
     queries = list_of(body.query, index.encoder.settings.max_texts, "query")
-    found_hits = await index.search(queries, body.top_k, usage, mode=body.mode, filter_by=body.filter)
+    conditions = [condition for condition in (body.filter, body.where) if condition is not None]
+    found_hits = await index.search(queries, body.top_k, usage, mode=body.mode, where=conditions)
     results = [
         {"query": query, "hits": [{"rank": rank, **hit.document} for rank, hit in enumerate(hits, 1)]}
         for query, hits in zip(queries, found_hits, strict=True)
