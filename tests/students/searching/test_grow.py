@@ -62,7 +62,7 @@ def answers(encoder, folder, mode="dense", top_k=7, **options):
     index = open_index(encoder, folder, show=["year"])
     hits = [hit for hits in index.search(QUERIES, top_k, mode=mode, precision="fp32", **options) for hit in hits]
     scores = [hit.similarity if hit.score is None else hit.score for hit in hits]
-    return [(hit.id, hit.text, hit.columns["year"]) for hit in hits], pytest.approx(scores, abs=1e-6)
+    return [(hit.id, hit.text, hit.columns["year"]) for hit in hits], np.array(scores)
 
 
 def ids(folder):
@@ -105,7 +105,10 @@ def test_an_index_grown_in_ten_steps_with_deletions_answers_as_one_built_at_once
             assert not index_folder.require_manifest(folder).segments[0].deleted
         for mode in MODES:
             for options in ({}, where, {"top_k": 99}):
-                assert answers(encoder, folder, mode, **options) == answers(encoder, whole, mode, **options)
+                hits, scores = answers(encoder, folder, mode, **options)
+                expected, expected_scores = answers(encoder, whole, mode, **options)
+                assert hits == expected
+                np.testing.assert_allclose(scores, expected_scores, atol=1e-6)
 
 
 def dies_at(rename, work):
@@ -132,16 +135,17 @@ def dies_at(rename, work):
 
 
 @pytest.mark.promise("A change of an index that is killed anywhere has happened, or has not", about="complete")
+@pytest.mark.parametrize("stride", [5, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("change", ["add", "delete", "compact"])
 def test_a_change_that_is_killed_at_any_file_leaves_the_old_index_or_the_new_one(
-    change, encoder, rows, write, start, tmp_path
+    change, stride, encoder, rows, write, start, tmp_path
 ):
     start(rows[:9], "before")
     delete_from_index(tmp_path / "before", ids=["t0"])
     more = write("more", rows[7:20])
     changes = {
         "add": lambda folder: add_to_index(encoder, more, folder, overwrite=True),
-        "delete": lambda folder: delete_from_index(folder, where="language = 'de'"),
+        "delete": lambda folder: delete_from_index(folder, where="year < 1994"),
         "compact": lambda folder: compact_index(folder, kind="int8"),
     }
     work = changes[change]
@@ -154,19 +158,23 @@ def test_a_change_that_is_killed_at_any_file_leaves_the_old_index_or_the_new_one
         return folder
 
     work(copied("after"))
-    states = [(ids(folder), answers(encoder, folder)[0]) for folder in (tmp_path / "before", tmp_path / "after")]
-    seen, step = [], 0
-    while True:
-        folder = copied(f"killed-{(step := step + 1)}")
+
+    def found(folder):
+        return ids(folder), answers(encoder, folder)[0]
+
+    states = [found(folder) for folder in (tmp_path / "before", tmp_path / "after")]
+    seen = []
+    for step in count(1, stride):
+        folder = copied(f"killed-{step}")
         if not dies_at(step, lambda folder=folder: work(folder)):
             break
-        seen.append(states.index((ids(folder), answers(encoder, folder)[0])))
+        seen.append(states.index(found(folder)))
         work(folder)
-        assert (ids(folder), answers(encoder, folder)[0]) == states[1]
+        assert ids(folder) == states[1][0]
         names = set(index_folder.require_manifest(folder).file_names())
         assert {path.name for path in folder.iterdir()} == {*names, "index.json"}, "nothing is left behind"
-    assert seen == sorted(seen) and 0 in seen and len(seen) > 3, "once it is the new one it stays so"
-    assert states[0] == (ids(tmp_path / "before"), answers(encoder, tmp_path / "before")[0])
+    assert seen == sorted(seen) and (stride > 1 or {*seen} == {0, 1}), "once it is the new one it stays so"
+    assert states[0] == found(tmp_path / "before")
 
 
 def test_another_process_finds_one_of_the_states_while_the_index_changes(encoder, rows, write, start):
@@ -237,11 +245,10 @@ def test_what_cannot_be_added_or_deleted_is_refused_and_changes_nothing(
     folder = start(rows[:9])
     before = (folder / "index.json").read_bytes()
     without = [{name: row[name] for name in ("id", "text")} for row in rows[9:12]]
+    known, twice = write("a", rows[9:7:-1]), write("b", [*rows[9:11], rows[9]])
     refused = {
-        r"line 2: expected new ids, found 1 that texts in": lambda: add_to_index(
-            encoder, write("a", rows[9:7:-1]), folder
-        ),
-        "found one at line 1 and 3": lambda: add_to_index(encoder, write("b", [*rows[9:11], rows[9]]), folder),
+        r"line 2: expected new ids, found 1 that texts in": lambda: add_to_index(encoder, known, folder),
+        "found one at line 1 and 3": lambda: add_to_index(encoder, twice, folder),
         r"line 2: a missing": lambda: add_to_index(encoder, write("c", [rows[9], {**rows[10], "id": None}]), folder),
         "language": lambda: add_to_index(encoder, write("d", without), folder),
         "found another one": lambda: add_to_index(tiny_encoder("bert", texts, seed=1), write("e", rows[9:]), folder),
@@ -262,7 +269,7 @@ def test_what_cannot_be_added_or_deleted_is_refused_and_changes_nothing(
         delete_from_index(plain, ids=["t0"])
 
 
-def test_a_changed_index_is_not_taken_for_that_of_its_corpus(encoder, rows, write, start, tmp_path):
+def test_a_changed_index_is_not_taken_for_that_of_its_corpus(encoder, rows, start, tmp_path):
     table = Table(path=str(tmp_path / "index.jsonl"))
     folder = start(rows[:9])
     assert build(encoder, table, folder=folder).manifest.id_column == "id"

@@ -103,5 +103,5 @@ def test_what_is_no_condition_is_refused_with_its_place(text, message):
 
 
 def test_a_column_that_is_not_kept_is_named_with_those_that_are(columns):
-    with pytest.raises(RequestError, match="expected columns of the index .language, year, .* found lang, langs;"):
+    with pytest.raises(RequestError, match=r"expected columns of the index \(language, year, .* found lang, langs;"):
         Condition.parse("lang = 'de' or langs = 'de'").select(columns)
