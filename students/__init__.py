@@ -13,11 +13,15 @@ if TYPE_CHECKING:
     from students.evaluate.similarity import similarity
     from students.mining.bitext import Mined, Mining, mine, mine_files
     from students.mining.negatives import NegativeMining, mine_negatives
+    from students.searching.grow import add_to_index, compact_index, delete_from_index
     from students.searching.index import Hit, SearchIndex, build_index, open_index, search
     from students.searching.settings import Hnsw
 
 __all__ = ["Hit", "Hnsw", "Mined", "Mining", "NegativeMining", "SearchIndex", "Shrunk", "build_index", "export", "mine"]
 __all__ += [
+    "add_to_index",
+    "compact_index",
+    "delete_from_index",
     "evaluate_retrieval",
     "mine_files",
     "mine_negatives",
@@ -38,6 +42,7 @@ MODULES = {
     "evaluate.similarity": ("similarity",),
     "mining.bitext": ("Mined", "Mining", "mine", "mine_files"),
     "mining.negatives": ("NegativeMining", "mine_negatives"),
+    "searching.grow": ("add_to_index", "compact_index", "delete_from_index"),
     "searching.index": ("Hit", "SearchIndex", "build_index", "open_index", "search"),
     "searching.settings": ("Hnsw",),
 }

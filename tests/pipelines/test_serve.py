@@ -202,6 +202,13 @@ def test_search_filters_by_a_column(client):
     assert sorted(hit["columns"]["id"] for hit in result["hits"]) == ["0", "2", "4"]
     similarities = [hit["similarity"] for hit in result["hits"]]
     assert similarities == sorted(similarities, reverse=True)
+    both = {**body, "where": "parity = 'even' and id > '0'"}
+    (result,) = client.post("/search", json=both).json()["results"]
+    assert sorted(hit["columns"]["id"] for hit in result["hits"]) == ["2", "4"]
+    (result,) = client.post("/search", json={**body, "top_k": 1000}).json()["results"]
+    assert len(result["hits"]) == 3
+    wrong = client.post("/search", json={"query": "a", "where": "parity = even"})
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "where")
     refused = client.post("/search", json={"query": "a", "filter": {"other": "even"}})
     assert refused.status_code == 400
     assert "id, parity" in refused.json()["error"]["message"]

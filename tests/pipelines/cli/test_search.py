@@ -188,3 +188,39 @@ def test_columns_are_named_and_the_counts_are_printed(call, model, write_lines, 
     with pytest.raises(RequestError, match=r"n\.tsv: expected negatives, found none for 4 anchors .* by max_score"):
         call("mine-negatives", model, pairs, output, *columns, "--max-score", "-1", "--overwrite")
     assert output.read_text(encoding="utf-8") == before
+
+
+def test_an_index_is_built_added_to_deleted_from_and_compacted(call, model, write_lines, tmp_path, capsys):
+    def lines(rows):
+        return [json.dumps({"id": name, "text": text, "language": language}) for name, text, language in rows]
+
+    first = write_lines("first.jsonl", lines([(1, "a dog barks", "en"), (2, "ein hund bellt", "de")]))
+    index, adding = tmp_path / "grown", ["index", "add", model, tmp_path / "grown"]
+    keeping = ["--id", "id", "--show", "language", "--lexical", "--precision", "fp32"]
+    assert call(*adding, first, *keeping) == f"{index}: 2 added, 2 sentences\n"
+    more = write_lines("more.jsonl", lines([(2, "der hund bellt", "de"), (3, "개가 짖는다", "ko")]))
+    with pytest.raises(RequestError, match="line 1: expected new ids, found 1"):
+        call(*adding, more)
+    with pytest.raises(RequestError, match="--show, --lexical: without effect, because .* has its own"):
+        call(*adding, more, "--show", "language", "--lexical")
+    with pytest.raises(RequestError, match="--replace: expected an index"):
+        call("index", "add", model, tmp_path / "none", more, "--replace")
+    assert call(*adding, more, "--replace") == f"{index}: 2 added, 1 replaced, 3 sentences\n"
+    asking = ["search", model, "--index", index, "--query", "hund", "--mode", "hybrid"]
+    [answer] = json.loads(call(*asking, "--where", "language in ('de', 'ko')", "--json"))["result"]["queries"]
+    assert [(hit["id"], Path(hit["source"]).name) for hit in answer["hits"]] == [
+        ("2", "more.jsonl"),
+        ("3", "more.jsonl"),
+    ]
+    call(*asking, "--where", "id = '1'", "--output", tmp_path / "answers.csv")
+    with (tmp_path / "answers.csv").open(encoding="utf-8", newline="") as file:
+        assert [(row["id"], row["text"]) for row in csv.DictReader(file)] == [("1", "a dog barks")]
+    assert call(*asking, "--where", "id = '1'").splitlines()[2:4] == ["      id: 1", f"      source: {first}"]
+    with pytest.raises(RequestError, match="where: expected a number, or a text in quotes"):
+        call(*asking, "--where", "language = de")
+    ids = write_lines("ids.txt", ["3", "4"])
+    assert call("index", "delete", index, "--ids", ids) == f"{index}: 1 deleted, 1 missing, 2 sentences\n"
+    with pytest.raises(RequestError, match="found neither or both"):
+        call("index", "delete", index, "--ids", ids, "--where", "id = '1'")
+    result = json.loads(call("index", "compact", index, "--kind", "int8", "--json"))["result"]
+    assert result == {"removed": 2, "segments": 1, "sentences": 2}
