@@ -190,7 +190,7 @@ def test_columns_are_named_and_the_counts_are_printed(call, model, write_lines, 
     assert output.read_text(encoding="utf-8") == before
 
 
-def test_an_index_is_built_added_to_deleted_from_and_compacted(call, model, write_lines, tmp_path, capsys):
+def test_an_index_is_built_added_to_deleted_from_and_compacted(call, model, write_lines, tmp_path):
     def lines(rows):
         return [json.dumps({"id": name, "text": text, "language": language}) for name, text, language in rows]
 
@@ -201,7 +201,7 @@ def test_an_index_is_built_added_to_deleted_from_and_compacted(call, model, writ
     more = write_lines("more.jsonl", lines([(2, "der hund bellt", "de"), (3, "개가 짖는다", "ko")]))
     with pytest.raises(RequestError, match="line 1: expected new ids, found 1"):
         call(*adding, more)
-    with pytest.raises(RequestError, match="--show, --lexical: without effect, because .* has its own"):
+    with pytest.raises(RequestError, match=r"--show, --lexical: without effect, because .* has its own"):
         call(*adding, more, "--show", "language", "--lexical")
     with pytest.raises(RequestError, match="--replace: expected an index"):
         call("index", "add", model, tmp_path / "none", more, "--replace")
