@@ -36,7 +36,7 @@ IndexArgument = Annotated[Path, argument("INDEX", "The folder of an index.")]
 
 
 class AddOptions(ColumnOptions, ProcessesOption, JsonOption):
-    """How texts are read and added."""
+    """Options of reading texts and adding them."""
 
     replace: bool = False
     """Replace texts of the same ids, which is an error otherwise."""

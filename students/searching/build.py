@@ -236,8 +236,8 @@ def write_words(folder: Path, segment: Segment) -> None:
     WordCounts.of(text for chunk in chunks for text in chunk.to_pylist()).write(folder / segment.words_file)
 
 
-def commit(folder: Path, manifest: IndexManifest, *kept: str) -> IndexManifest:
-    """Writes the manifest with the digests of its files, and removes files that it does not name, nor `kept`.
+def commit(folder: Path, manifest: IndexManifest, *spared: str) -> IndexManifest:
+    """Writes the manifest with the digests of its files, and removes files that it does not name, nor `spared`.
 
     Until the manifest is renamed into its place, the index is what it was.
     """
@@ -245,14 +245,14 @@ def commit(folder: Path, manifest: IndexManifest, *kept: str) -> IndexManifest:
     files = {name: manifest.files.get(name) or FileDigest.of(folder / name) for name in names}
     manifest = replace(manifest, files=files)
     write_manifest(folder, manifest)
-    remove_unlisted(folder, manifest, *kept)
+    remove_unlisted(folder, manifest, *spared)
     return manifest
 
 
-def remove_unlisted(folder: Path, manifest: IndexManifest, *kept: str) -> None:
-    """Removes the files of an index that its manifest does not name, nor `kept`: of other links or columns, say."""
+def remove_unlisted(folder: Path, manifest: IndexManifest, *spared: str) -> None:
+    """Removes the files of an index that its manifest does not name, nor `spared`: of other links or columns, say."""
     remove_unfinished(folder)
-    names = {MANIFEST, *manifest.file_names(), *kept}
+    names = {MANIFEST, *manifest.file_names(), *spared}
     for path in folder.iterdir():
         if OWN_FILES.fullmatch(path.name) and path.name not in names:
             path.unlink()

@@ -6,7 +6,7 @@
 3. `compact_index` writes the segments anew without them, and builds the FAISS indexes over all texts.
 
 Each of the three writes new files, then the manifest, by one rename. So it has happened or it has not, whenever the
-process is killed. Vectors of texts to be added are kept in `INDEX.partial-<digest>/`, where the same call resumes.
+process is killed. Vectors of texts to be added stay in `INDEX.partial-<digest>/`, where the same call resumes.
 """
 
 import shutil
@@ -137,7 +137,7 @@ def add_to_index(
                     source=sources.index(source),
                 )
             if not overwrite:
-                _refuse_known_ids(folder, manifest, table, open_arrow(building / SENTENCES))
+                _refuse_existing_ids(folder, manifest, table, open_arrow(building / SENTENCES))
             return blank
 
         blank = on_main(prepare, process_group)
@@ -262,12 +262,12 @@ def _have_ids(sentences: pa.Table, ids: pa.Array) -> Mask:
     return np.asarray(pc.is_in(sentences["id"], value_set=ids).to_numpy())
 
 
-def _refuse_known_ids(folder: Path, manifest: IndexManifest, table: Table, sentences: pa.Table) -> None:
+def _refuse_existing_ids(folder: Path, manifest: IndexManifest, table: Table, sentences: pa.Table) -> None:
     """Raises RequestError, with a line, where a text to be added has the id of one in the index."""
     if manifest.id_column is None:
         return
-    known = open_sentences(folder, manifest)["id"].filter(pa.array(_live(folder, manifest)))
-    repeated = np.flatnonzero(_have_ids(sentences, known.combine_chunks()))
+    existing = open_sentences(folder, manifest)["id"].filter(pa.array(_live(folder, manifest)))
+    repeated = np.flatnonzero(_have_ids(sentences, existing.combine_chunks()))
     if len(repeated):
         line = sentences["line"][int(repeated[0])].as_py()
         raise RequestError(
@@ -293,12 +293,12 @@ def _append(folder: Path, manifest: IndexManifest, building: Path, source: str, 
     replaced = np.zeros(len(live), bool)
     if manifest.id_column is not None:
         replaced = _have_ids(open_sentences(folder, manifest), sentences["id"].combine_chunks()) & live
-    kept, taken = _with_deleted(folder, manifest.segments, live & ~replaced), list[Segment]()
+    remaining, taken = _with_deleted(folder, manifest.segments, live & ~replaced), list[Segment]()
     total = count
-    while kept and _is_taken_in(kept[-1], total, manifest):
-        taken.insert(0, kept.pop())
+    while remaining and _is_taken_in(remaining[-1], total, manifest):
+        taken.insert(0, remaining.pop())
         total += taken[0].live
-    first = sum(segment.rows for segment in kept)
+    first = sum(segment.rows for segment in remaining)
     earlier = replace(manifest, segments=taken)
     tables = [open_sentences(folder, earlier)] if taken else []
     columns = [open_columns(folder, earlier)] if taken else []
@@ -317,7 +317,7 @@ def _append(folder: Path, manifest: IndexManifest, building: Path, source: str, 
         folder,
         replace(
             manifest,
-            segments=[*kept, *added],
+            segments=[*remaining, *added],
             blank=manifest.blank + blank,
             sources=list(dict.fromkeys([*manifest.sources, source])),
             changes=manifest.changes + 1,

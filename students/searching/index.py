@@ -94,7 +94,7 @@ class SearchIndex:
 
     vectors: unit vectors, float32 (rows, dim), those of all segments; a deleted text keeps its row.
     sentences: columns text, line, record, source and id of the rows.
-    kept: columns of the corpus, as JSON. show: those that hits have beside the text.
+    columns: those of the corpus, as JSON. show: those that hits have beside the text.
     segments: the graph or codes of each segment; empty where search is exact.
     live: the rows that are not deleted, (rows,); None where none is.
     word_files: of all segments, open, as they may be removed from the folder.
@@ -105,7 +105,7 @@ class SearchIndex:
     encoder: SentenceEncoder
     vectors: AnyVectors
     sentences: pa.Table
-    kept: pa.Table
+    columns: pa.Table
     show: Sequence[str]
     segments: Sequence[Approximate]
     live: Mask | None = None
@@ -180,7 +180,7 @@ class SearchIndex:
 
     @cached_property
     def _compared(self) -> Columns:
-        return Columns(self.sentences, self.kept)
+        return Columns(self.sentences, self.columns)
 
     @property
     def query_prompt(self) -> str | None:
@@ -250,7 +250,7 @@ class SearchIndex:
     def _hit(self, similarity: float, row: int) -> Hit:
         names = ("line", "text", "record", "id", "source")
         line, text, record, identifier, source = (self.sentences[name][row].as_py() for name in names)
-        columns = {name: json.loads(self.kept[name][row].as_py()) for name in self.show}
+        columns = {name: json.loads(self.columns[name][row].as_py()) for name in self.show}
         sources = self.manifest.sources
         file = sources[source] if len(sources) > 1 else None
         return Hit(min(similarity, 1.0), line, text, record, columns, id=identifier, source=file)

@@ -48,11 +48,11 @@ DEEPEST = 50
 class Columns:
     """The columns of the texts of an index, by name: text, line, record and id, and those that are kept, as JSON."""
 
-    def __init__(self, sentences: pa.Table, kept: pa.Table) -> None:
-        self._sentences, self._kept = sentences, kept
+    def __init__(self, sentences: pa.Table, columns: pa.Table) -> None:
+        self._sentences, self._columns = sentences, columns
         self._distinct: dict[str, tuple[Values, NDArray[np.integer]]] = {}
         own = (name for name in sentences.column_names if name != "source")
-        self.names = list(dict.fromkeys([*kept.column_names, *own]))
+        self.names = list(dict.fromkeys([*columns.column_names, *own]))
 
     def __len__(self) -> int:
         return len(self._sentences)
@@ -60,12 +60,12 @@ class Columns:
     def distinct(self, name: str) -> tuple[Values, NDArray[np.integer]]:
         """The distinct values of a column, and the number of each text's value, (texts,)."""
         if name not in self._distinct:
-            is_kept = name in self._kept.column_names
-            encoded = (self._kept if is_kept else self._sentences)[name].dictionary_encode("encode")
+            is_column = name in self._columns.column_names
+            encoded = (self._columns if is_column else self._sentences)[name].dictionary_encode("encode")
             chunks = encoded.unify_dictionaries().chunks
             values = chunks[0].dictionary.to_pylist() if chunks else []
             numbers = [chunk.indices.to_numpy() for chunk in chunks] or [np.empty(0, np.int64)]
-            values = [json.loads(value) for value in values] if is_kept else values
+            values = [json.loads(value) for value in values] if is_column else values
             self._distinct[name] = values, np.concatenate(numbers)
         return self._distinct[name]
 
@@ -226,13 +226,13 @@ class _Parser:
     def _refused(self, expected: str, start: int | None = None) -> RequestError:
         """The error for the next token, or for what stands at `start` and is none."""
         is_end = start is None and self._token is self._end
-        place = (
+        position = (
             "its end"
             if is_end
             else f"something else at character {(self._token.start if start is None else start) + 1}"
         )
         return RequestError(
-            f"where: expected {expected}, found {place}. A condition is for example language = 'de' and year >= 2020"
+            f"where: expected {expected}, found {position}. A condition is for example language = 'de' and year >= 2020"
         )
 
     def _either(self) -> Condition:

@@ -159,29 +159,29 @@ def test_a_change_that_is_killed_at_any_file_leaves_the_old_index_or_the_new_one
 
     work(copied("after"))
 
-    def found(folder):
+    def state(folder):
         return ids(folder), answers(encoder, folder)[0]
 
-    states = [found(folder) for folder in (tmp_path / "before", tmp_path / "after")]
+    states = [state(folder) for folder in (tmp_path / "before", tmp_path / "after")]
     seen = []
     for step in count(1, stride):
         folder = copied(f"killed-{step}")
         if not dies_at(step, lambda folder=folder: work(folder)):
             break
-        seen.append(states.index(found(folder)))
+        seen.append(states.index(state(folder)))
         work(folder)
         assert ids(folder) == states[1][0]
         names = set(index_folder.require_manifest(folder).file_names())
         assert {path.name for path in folder.iterdir()} == {*names, "index.json"}, "nothing is left behind"
     assert seen == sorted(seen) and (stride > 1 or {*seen} == {0, 1}), "once it is the new one it stays so"
-    assert states[0] == found(tmp_path / "before")
+    assert states[0] == state(tmp_path / "before")
 
 
 def test_another_process_finds_one_of_the_states_while_the_index_changes(encoder, rows, write, start):
     folder = start(rows[:12])
     states = [frozenset(ids(folder))]
     context = multiprocessing.get_context("fork")
-    stop, found = context.Event(), context.Queue()
+    stop, answered = context.Event(), context.Queue()
 
     def search():
         seen = set()
@@ -189,7 +189,7 @@ def test_another_process_finds_one_of_the_states_while_the_index_changes(encoder
             index = open_index(encoder, folder)
             hits = index.hits_with_words(["dog"], np.asarray(index.vectors[:1]), 99, "hybrid")[0]
             seen.add(frozenset(hit.id for hit in hits))
-        found.put(seen)
+        answered.put(seen)
 
     reader = context.Process(target=search)
     reader.start()
@@ -202,7 +202,7 @@ def test_another_process_finds_one_of_the_states_while_the_index_changes(encoder
             compact_index(folder)
     finally:
         stop.set()
-    seen = found.get(timeout=60)
+    seen = answered.get(timeout=60)
     reader.join()
     assert reader.exitcode == 0
     assert seen <= set(states) and seen
@@ -229,12 +229,12 @@ def test_graphs_and_codes_leave_out_what_is_deleted_or_does_not_fulfil_a_conditi
         assert index.manifest.kind == kind
         for where in (None, {"language": "de"}, "not language = 'de' and year is not null"):
             allowed = index.allowed(where)
-            nearest, found = index.neighbours(index.vectors[:30], 99, ef_search=99, allowed=allowed)
+            nearest, rows_of = index.neighbours(index.vectors[:30], 99, ef_search=99, allowed=allowed)
             expected, exact = index.neighbours(index.vectors[:30], 99, exact=True, allowed=allowed)
             width = exact.shape[1]
             np.testing.assert_allclose(nearest[:, :width], expected, atol=1e-6)
-            assert (found[:, width:] == -1).all()
-            assert all(set(one[:width]) == set(other) for one, other in zip(found, exact, strict=True))
+            assert (rows_of[:, width:] == -1).all()
+            assert all(set(one[:width]) == set(other) for one, other in zip(rows_of, exact, strict=True))
     assert sum(segment.deleted for segment in index.manifest.segments) == 0
     assert index.manifest.recall["recall_at_10"] > 0.8
 
@@ -245,9 +245,9 @@ def test_what_cannot_be_added_or_deleted_is_refused_and_changes_nothing(
     folder = start(rows[:9])
     before = (folder / "index.json").read_bytes()
     without = [{name: row[name] for name in ("id", "text")} for row in rows[9:12]]
-    known, twice = write("a", rows[9:7:-1]), write("b", [*rows[9:11], rows[9]])
+    repeated, twice = write("a", rows[9:7:-1]), write("b", [*rows[9:11], rows[9]])
     refused = {
-        r"line 2: expected new ids, found 1 that texts in": lambda: add_to_index(encoder, known, folder),
+        r"line 2: expected new ids, found 1 that texts in": lambda: add_to_index(encoder, repeated, folder),
         "found one at line 1 and 3": lambda: add_to_index(encoder, twice, folder),
         r"line 2: a missing": lambda: add_to_index(encoder, write("c", [rows[9], {**rows[10], "id": None}]), folder),
         "language": lambda: add_to_index(encoder, write("d", without), folder),

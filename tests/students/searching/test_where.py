@@ -38,10 +38,10 @@ SHARED = [
 
 @pytest.fixture(scope="module")
 def columns():
-    kept = pa.table({name: [json.dumps(row[name]) for row in ROWS] for name in ROWS[0]})
+    table = pa.table({name: [json.dumps(row[name]) for row in ROWS] for name in ROWS[0]})
     ids = pa.array([f"t{row}" for row in range(4)])
     lines = pa.array(range(1, 5))
-    return Columns(pa.table({"text": ids, "line": lines, "record": lines, "source": lines, "id": ids}), kept)
+    return Columns(pa.table({"text": ids, "line": lines, "record": lines, "source": lines, "id": ids}), table)
 
 
 @pytest.mark.parametrize("text", SHARED)
@@ -74,8 +74,8 @@ def test_quotes_own_columns_and_values_by_column(where, rows, columns):
 
 
 def test_text_that_is_a_number_compares_as_one():
-    kept = pa.table({"year": [json.dumps(value) for value in ("2020", "1999", "later", 2021)]})
-    columns = Columns(pa.table({"text": ["a", "b", "c", "d"]}), kept)
+    table = pa.table({"year": [json.dumps(value) for value in ("2020", "1999", "later", 2021)]})
+    columns = Columns(pa.table({"text": ["a", "b", "c", "d"]}), table)
     assert Condition.parse("year >= 2000").select(columns).tolist() == [True, False, False, True]
     assert Condition.parse("year = 2020").select(columns).tolist() == [True, False, False, False]
 
