@@ -33,6 +33,7 @@ from pipelines.samples.hospital import write_hospitals, write_terms
 from pipelines.samples.papers import draw_documents, write_entities, write_papers, write_questions
 from pipelines.samples.sentence_files import PLAIN_FILES, write_plain_files, write_samples
 from pipelines.samples.settings import EntitySettings, QuestionSettings, SampleSettings
+from students.searching.index import build_index
 from teachers.pairs.model import start_cross_encoder
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -76,7 +77,17 @@ def place(tiny_encoder, tmp_path_factory):
     write_hospitals(folder)
     write_heads(folder)
     write_clinic(folder, tiny_encoder("bert", texts))
+    write_index(folder)
     return folder
+
+
+def write_index(folder):
+    """Questions with answers as a table, and an index of them that grows."""
+    rows = [
+        {"id": 4711 + row, "text": f"Where is it, {row}?", "answer": "There.", "language": "en"} for row in range(5)
+    ]
+    (folder / "faq.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    build_index(folder / STUDENT, folder / "faq.jsonl", folder / "news.index", id_column="id", show=["language"])
 
 
 def write_heads(folder):

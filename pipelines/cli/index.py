@@ -61,7 +61,7 @@ def add(
 
       bertrelay index add MODEL faq.index faq.jsonl --id id --show answer --show language --lexical
 
-      bertrelay index add MODEL faq.index news.jsonl --replace
+      bertrelay index add MODEL faq.index more.jsonl --replace
     """
     from bertrelay.data.sentences import check_first
     from students.searching.index_folder import read_manifest
@@ -70,7 +70,8 @@ def add(
     with input_file(corpus, folder) as name:
         table = options.table(name, options.column)
         check_first(table)
-        settings["show"] = [int(column) if column.isdecimal() else column for column in settings["show"]]
+        settings["show"] = [_column(name) for name in settings["show"]]
+        settings["id_column"] = settings["id_column"] and _column(settings["id_column"])
         is_new = read_manifest(folder) is None
         batch_tokens = settings.pop("batch_tokens")
         if not is_new:
@@ -95,6 +96,11 @@ def add(
     print_result("index add", added, folder, options.as_json)
 
 
+def _column(name: str) -> str | int:
+    """A column by its name, or by its position in digits."""
+    return int(name) if name.isdecimal() else name
+
+
 class DeleteOptions(TableOptions, JsonOption):
     """The texts to delete."""
 
@@ -114,9 +120,9 @@ def delete(folder: IndexArgument, options: DeleteOptions) -> None:
 
     For example:
 
-      bertrelay index delete faq.index --id 4711 --id 4712
+      bertrelay index delete news.index --id 4711 --id 4712
 
-      bertrelay index delete faq.index --where "language = 'de' and year < 2020"
+      bertrelay index delete news.index --where "language = 'de' and year between 1990 and 2019"
     """
     from students.searching.grow import delete_from_index
     from students.searching.index_folder import require_manifest
@@ -149,9 +155,9 @@ def compact(folder: IndexArgument, options: CompactOptions) -> None:
 
     For example:
 
-      bertrelay index compact faq.index
+      bertrelay index compact news.index
 
-      bertrelay index compact faq.index --kind int8
+      bertrelay index compact news.index --kind int8
     """
     from students.searching.grow import compact_index
 

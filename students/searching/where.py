@@ -51,8 +51,8 @@ class Columns:
     def __init__(self, sentences: pa.Table, columns: pa.Table) -> None:
         self._sentences, self._columns = sentences, columns
         self._distinct: dict[str, tuple[Values, NDArray[np.integer]]] = {}
-        own = (name for name in sentences.column_names if name != "source")
-        self.names = list(dict.fromkeys([*columns.column_names, *own]))
+        further = (name for name in sentences.column_names if name != "source")
+        self.names = list(dict.fromkeys([*columns.column_names, *further]))
 
     def __len__(self) -> int:
         return len(self._sentences)
