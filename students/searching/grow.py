@@ -29,7 +29,7 @@ from bertrelay.data.shards import even_spans
 from bertrelay.data.tables import BLOCK_ROWS, Table
 from bertrelay.data.vectors import open_vectors, write_array, write_npy
 from bertrelay.encode_files import fill_vectors
-from bertrelay.errors import RequestError
+from bertrelay.errors import BertRelayError, RequestError
 from bertrelay.files import atomic_write, refuse_symlink
 from bertrelay.fingerprint import fingerprint
 from bertrelay.inputs import check_inputs, unchanged_inputs
@@ -127,17 +127,17 @@ def add_to_index(
             refuse_symlink(building)
             building.mkdir(exist_ok=True)
             sources = list(dict.fromkeys([*manifest.sources, source]))
-            with rejects or nullcontext():
-                blank = write_sentences(
-                    table,
-                    building / SENTENCES,
-                    cache,
-                    rejects,
-                    id_column=manifest.id_column,
-                    source=sources.index(source),
-                )
-            if not overwrite:
-                _refuse_existing_ids(folder, manifest, table, open_arrow(building / SENTENCES))
+            number, id_column = sources.index(source), manifest.id_column
+            try:
+                with rejects or nullcontext():
+                    path = building / SENTENCES
+                    blank = write_sentences(table, path, cache, rejects, id_column=id_column, source=number)
+                if not overwrite:
+                    _refuse_existing_ids(folder, manifest, table, open_arrow(path))
+            except BertRelayError:
+                if not any(building.glob(f"{VECTORS}*")):  # nothing that took long
+                    shutil.rmtree(building)
+                raise
             return blank
 
         blank = on_main(prepare, process_group)

@@ -215,9 +215,9 @@ class IndexManifest:
         """Gives the manifest of an index that is searched by `kind`. Raises RequestError where it is not built."""
         if kind not in ("auto", "exact", *self.approximate):
             kinds = ", ".join(["exact", *self.approximate])
-            raise RequestError(
-                f"kind: expected {kind} in {folder}, found {kinds}; give the corpus too, and it is built"
-            )
+            remedy = f"bertrelay index compact {folder} --kind {kind} builds it"
+            remedy = remedy if self.changes else "give the corpus too, and it is built"
+            raise RequestError(f"kind: expected {kind} in {folder}, found {kinds}; {remedy}")
         return self if kind == "auto" else replace(self, kind=kind)
 
     def lacks(self, options: IndexOptions) -> bool:

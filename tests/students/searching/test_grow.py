@@ -260,6 +260,7 @@ def test_what_cannot_be_added_or_deleted_is_refused_and_changes_nothing(
     for message, change in refused.items():
         with pytest.raises(RequestError, match=message):
             change()
+    assert not list(tmp_path.glob("*.partial-*"))
     assert delete_from_index(folder, ids=["none", 4]) == (0, 2, 9)
     assert (folder / "index.json").read_bytes() == before
     assert compact_index(folder).removed == 0
