@@ -50,7 +50,7 @@ def draw_by_group(groups: Integers, temperature: float, seed: int, epoch: int) -
     """As many items as there are, sorted, of an epoch in which small groups have a larger part than their size.
 
     groups: number of the group of each item, (items,).
-    temperature: the part of a group of n items is in proportion to n^(1/temperature) (Devlin 2018, multilingual BERT).
+    temperature: the part of a group of n items is in proportion to n^(1/temperature) (Arivazhagan et al. 2019).
         At 1 each item is there once; without limit, all groups are equal.
     Groups of 100 and 10 items at 2 have 84 and 26: of the small one each item twice, and six a third time.
     """

@@ -52,7 +52,7 @@ class TagOutput(WorkOptions):
     """Columns or fields of a dataset or JSONL that the output has too."""
 
 
-@command(ner, names={"format": "--input-format", "output_format": "--format"})
+@command(ner, names={"format": "--input-format", "output_format": "--format", "types": "--type"})
 def tag(
     model: ModelArgument,
     source: Annotated[
@@ -113,7 +113,7 @@ def tag(
         check_idle({**idle, "--max-rejects": tag_options.max_rejects != TagOptions().max_rejects}, DATASETS)
         from domain.biomedical.ner.predict_files import tag_dataset
 
-        keywords = tag_options.model_dump(include={"precision", "batch_tokens"})
+        keywords = tag_options.model_dump(include={"types", "min_confidence", "precision", "batch_tokens"})
         keywords |= options.model_dump(include={"column", "keep", "overwrite"})
         with distributed(options.processes) as process_group:
             tagged: Any = tag_dataset(model, source, output, process_group=process_group, engine=cluster, **keywords)

@@ -1,7 +1,7 @@
 """Entities of sentences, texts and documents of any number and length: streamed, nothing cut, memory bounded."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -181,6 +181,8 @@ class EntityTagger:
         *,
         precision: str = "auto",
         batch_tokens: int | None = None,
+        types: Collection[str] = (),
+        min_confidence: float = 0.0,
         block_words: int = 16_384,
     ) -> Iterator[Document]:
         """Streams `documents` with the entities that the model finds in place of their own.
@@ -188,6 +190,7 @@ class EntityTagger:
         Documents with tokens keep them; of others the words of each sentence are tagged.
         precision: of the computation; `auto` lets the device choose.
         batch_tokens: most subwords in a batch, padding included; None lets the device choose.
+        types, min_confidence: of entities that are given, as in `TagOptions`.
         block_words: words that are sorted by the length of their sentences and computed together; memory holds the
             sentences of two such blocks and their documents.
         """
@@ -204,7 +207,9 @@ class EntityTagger:
             for spans in block.token_spans():
                 document, tokens, is_last = reading.popleft()
                 entities += [
-                    Entity(tokens[start][0], tokens[end - 1][1], kind, next(confidences)) for start, end, kind in spans
+                    Entity(tokens[start][0], tokens[end - 1][1], kind, confidence)
+                    for (start, end, kind), confidence in zip(spans, confidences, strict=False)
+                    if confidence >= min_confidence and (not types or kind in types)
                 ]
                 if is_last:
                     yield replace(document, entities=tuple(entities), relations=())

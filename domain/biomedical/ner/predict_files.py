@@ -96,6 +96,8 @@ def tag_file(
     output_format: FormatName | None = None,
     repeated_ids: RepeatedIds = "error",
     keep: Sequence[str] = (),
+    types: Sequence[str] = (),
+    min_confidence: float = 0.0,
     link: str | Path | None = None,
     link_types: Sequence[str] = (),
     relate: str | Path | None = None,
@@ -113,8 +115,8 @@ def tag_file(
     source_format, output_format: by the names of the files when None (docs/formats.md).
     repeated_ids: as in `TagSettings`.
     keep: fields of JSONL that the output, which is JSONL, has too.
-    link, link_types, relate, max_rejects, with_text, precision, batch_tokens: as in `TagOptions`. Documents that are
-        left out are listed in `OUTPUT.rejects.jsonl` and, if the output's format cannot hold them, in
+    types, min_confidence, link, link_types, relate, max_rejects, with_text, precision, batch_tokens: as in
+        `TagOptions`. Documents that are left out are listed in `OUTPUT.rejects.jsonl` and, if the output's format cannot hold them, in
         `OUTPUT.refused.jsonl`.
     cache: of models of the hub.
     process_group: each of several processes computes a part; they need torch.distributed, to synchronise, and one
@@ -147,7 +149,7 @@ def tag_file(
         cache=cache,
         process_group=process_group,
         engine=engine,
-        decisive=_further_models(options),
+        decisive=_decisive(options),
     ) as run:
         reader = SpanReader(partial(read, Rejects(None, limit=1)), documents)
         start = partial(_start, run.folder, written, run.precision, options)
@@ -165,14 +167,15 @@ def tag_file(
     )
 
 
-def _further_models(options: TagOptions) -> dict[str, object]:
-    """The digests of linker and model of relations, on which the output depends as well; empty without them."""
-    decisive = dict[str, object]()
+def _decisive(options: TagOptions) -> dict[str, object]:
+    """The options on which the output depends, and the digests of linker and model of relations."""
+    names = ("types", "min_confidence", "link_types")
+    decisive: dict[str, object] = {name: value for name in names if (value := getattr(options, name))}
     for name, path in (("link", options.link), ("relate", options.relate)):
         if path is not None:
             note_folder(Path(path))
             decisive[name] = Digests().of_folder(Path(path))
-    return decisive | ({"link_types": options.link_types} if options.link_types else {})
+    return decisive
 
 
 def _check_keep(keep: Sequence[str], source: Path, source_format: FormatName | None, output: WrittenName) -> None:
@@ -235,6 +238,15 @@ def _check_types(types: Sequence[str], output: WrittenName) -> None:
             )
 
 
+def _check_known(types: Sequence[str], model_types: Sequence[str]) -> None:
+    """Raises RequestError for types that a model does not find."""
+    if unknown := set(types) - set(model_types):
+        raise RequestError(
+            f"types: expected types that the model finds ({', '.join(sorted(model_types))}), found "
+            f"{', '.join(sorted(unknown))}. Correct or leave it out."
+        )
+
+
 def _words(document: Document) -> int:
     return len(document.text.split())
 
@@ -248,13 +260,20 @@ def _start(
     from domain.biomedical.relations.predict import RelationExtractor
 
     tagger, batch_tokens = EntityTagger.load(folder), options.batch_tokens
-    _check_types(tagger.model.labels.types, output)
+    _check_types(options.types or tagger.model.labels.types, output)
+    _check_known(options.types, tagger.model.labels.types)
     linker = EntityLinker.load(options.link) if options.link else None
     extractor = RelationExtractor.load(options.relate) if options.relate else None
 
     def lines(blocks: Iterable[list[Document]], bar: Bar) -> Iterator[Iterator[str]]:
         for documents in blocks:
-            tagged = tagger.tag_documents(documents, precision=precision, batch_tokens=batch_tokens)
+            tagged = tagger.tag_documents(
+                documents,
+                precision=precision,
+                batch_tokens=batch_tokens,
+                types=options.types,
+                min_confidence=options.min_confidence,
+            )
             if linker is not None:
                 tagged = linker.link_documents(
                     tagged, types=options.link_types, precision=precision, batch_tokens=batch_tokens
@@ -311,6 +330,8 @@ def tag_dataset(
     *,
     column: str = "text",
     keep: Sequence[str] = (),
+    types: Sequence[str] = (),
+    min_confidence: float = 0.0,
     precision: str = "auto",
     batch_tokens: int | None = None,
     cache: Cache | None = None,
@@ -323,7 +344,7 @@ def tag_dataset(
     source, output: folders, or addresses such as `s3://bucket/folder`, as in `bertrelay.encode_dataset`.
     column: of the text. The output has `row`, the columns of `keep`, the text, and `entities`: start, end, type, text
         and confidence of each.
-    precision, batch_tokens: as in `TagOptions`.
+    types, min_confidence, precision, batch_tokens: as in `TagOptions`.
     cache, process_group, engine, overwrite: as in `bertrelay.encode_dataset`.
     Killed and called again, it resumes. Raises as `encode_dataset` does.
     """
@@ -340,7 +361,7 @@ def tag_dataset(
         output,
         [column],
         [pa.field("entities", pa.list_(entity))],
-        partial(_load_tagger, column, options.batch_tokens),
+        partial(_load_tagger, column, options),
         keep=keep,
         precision=options.precision,
         description="tagging",
@@ -348,17 +369,25 @@ def tag_dataset(
         process_group=process_group,
         engine=engine,
         overwrite=overwrite,
+        decisive=_decisive(options),
     )
 
 
-def _load_tagger(column: str, batch_tokens: int | None, folder: Path, precision: ComputePrecision) -> "Columns":
+def _load_tagger(column: str, options: TagOptions, folder: Path, precision: ComputePrecision) -> "Columns":
     from domain.biomedical.ner.predict import EntityTagger
 
     tagger = EntityTagger.load(folder)
+    _check_known(options.types, tagger.model.labels.types)
 
     def columns(block: "pa.Table") -> dict[str, list[Any]]:
         rows = (Document(str(number), text) for number, text in enumerate(block[column].to_pylist()))
-        documents = tagger.tag_documents(rows, precision=precision, batch_tokens=batch_tokens)
+        documents = tagger.tag_documents(
+            rows,
+            precision=precision,
+            batch_tokens=options.batch_tokens,
+            types=options.types,
+            min_confidence=options.min_confidence,
+        )
         return {"entities": [list(map(asdict, _rounded(document).entities)) for document in documents]}
 
     return columns

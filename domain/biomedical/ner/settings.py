@@ -125,6 +125,10 @@ class NerEvaluateSettings(Settings):
 class TagOptions(Settings):
     """Options of tagging documents."""
 
+    types: list[str] = []
+    """Types of entities that are given; all that the model finds when empty."""
+    min_confidence: Share = 0.0
+    """Least confidence of an entity that is given."""
     link: InputFile | None = None
     """Linker that gives the entities their identifiers: a folder, or `@stage/model`."""
     link_types: Annotated[list[str], UsedWith("link")] = []

@@ -140,8 +140,8 @@ class NerTask:
     """The task of the training loop: the tags of words; an item is a window of an epoch.
 
     A sentence of a corpus that does not annotate a type says nothing about it: a word outside its entities may be in
-    one of that type. The loss is then of all tags that the word may have together (partial labels; Jie et al. 2019,
-    equation 2).
+    one of that type. The loss is then of all tags that the word may have together (Tsuboi et al. 2008: marginal
+    likelihood of partial labels).
     """
 
     def __init__(

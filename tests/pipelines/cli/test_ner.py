@@ -55,6 +55,23 @@ def test_jsonl_has_text_offsets_and_confidence_of_every_entity(call, tagger, tex
     assert {path.name for path in tmp_path.iterdir()} == {"texts.jsonl", "found.jsonl"}
 
 
+def test_entities_of_one_type_and_from_a_confidence_on_are_given_alone(call, tagger, texts, tmp_path):
+    def tagged(name, *options):
+        call("ner", "tag", tagger, texts, tmp_path / name, "--precision", "fp32", *options)
+        rows = map(json.loads, (tmp_path / name).read_text().splitlines())
+        return [(row["id"], one["start"], one["type"], one["confidence"]) for row in rows for one in row["entities"]]
+
+    everything = tagged("all.jsonl")
+    least = sum(sorted({confidence for *_, confidence in everything})[:2]) / 2  # between the lowest two
+    kind = next(kind for _, _, kind, confidence in everything if confidence > least)
+    some = [one for one in everything if one[2] == kind and one[3] >= least]
+    assert tagged("some.jsonl", "--type", kind, "--min-confidence", least) == some
+    assert 0 < len(some) < len(everything)
+    assert tagged("none.jsonl", "--min-confidence", "1") == []
+    with pytest.raises(RequestError, match=r"types: expected types that the model finds \(Disease, Gene\), found Drug"):
+        tag_file(tagger, texts, tmp_path / "b.jsonl", types=["Drug"])
+
+
 def test_an_exported_tagger_finds_the_same(call, tagger, texts, expected, tmp_path):
     call("export", tagger, tmp_path / "exported")
     call("ner", "tag", tmp_path / "exported", texts, tmp_path / "found.jsonl")
