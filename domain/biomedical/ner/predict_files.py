@@ -116,8 +116,8 @@ def tag_file(
     repeated_ids: as in `TagSettings`.
     keep: fields of JSONL that the output, which is JSONL, has too.
     types, min_confidence, link, link_types, relate, max_rejects, with_text, precision, batch_tokens: as in
-        `TagOptions`. Documents that are left out are listed in `OUTPUT.rejects.jsonl` and, if the output's format cannot hold them, in
-        `OUTPUT.refused.jsonl`.
+        `TagOptions`. Documents that are left out are listed in `OUTPUT.rejects.jsonl` and, if the output's format
+        cannot hold them, in `OUTPUT.refused.jsonl`.
     cache: of models of the hub.
     process_group: each of several processes computes a part; they need torch.distributed, to synchronise, and one
         folder of `output`, on a disk that all of them read.
