@@ -117,7 +117,7 @@ def run(settings: NotesSettings, context: StageContext) -> Metrics:
     about: dict[str, object] = {"input": settings.input, "stays": settings.stays, "radiology": settings.radiology}
     about |= {"cut": _cut(settings), "cost": shown}
     log(f"notes: {about['cut']}; {exact}")
-    flow = _flow(counts, reasons, stays, table, without, source.unmapped_types(), is_early=is_early)
+    flow = _flow(counts, reasons, stays, table, without, source, is_early=is_early)
     write_text(context.output / FLOW, flow.to_csv(index=False))
     write_text(context.output / "tokens.txt", "".join(token + "\n" for token in TOKENS))
     write_json(context.output / NOTES_ABOUT, about)
@@ -166,14 +166,13 @@ def _flow(
     stays: Stays,
     table: pd.DataFrame,
     without: pd.DataFrame,
-    unmapped: Sequence[tuple[str, int]],
+    source: NoteSource,
     *,
     is_early: bool,
 ) -> pd.DataFrame:
     """Makes the rows of `flow.csv`.
 
-    table: the stays that may have a text; without: those of them that have none. unmapped: counts of notes by a type
-    that has no meaning.
+    table: the stays that may have a text; without: those of them that have none. source: of the notes.
     """
 
     def of_stays(step: str, part: pd.DataFrame, notes: int | None = None) -> tuple[object, ...]:
@@ -191,8 +190,9 @@ def _flow(
         *([of_stays("left out: not open at the cut-off", stays.table.drop(table.index))] if is_early else []),
         *([of_stays("of the cohort, open at the cut-off", table)] if is_early else []),
         of_notes(READ, counts[READ]),
+        *(of_notes(f"of these, {line}", counts[READ]) for line in source.not_carried()),
         *(of_notes(f"left out: {reason}", count, reason) for reason, count in reasons.items()),
-        *(of_notes(f"left out: {UNMAPPED}: {value}", count) for value, count in unmapped),
+        *(of_notes(f"left out: {UNMAPPED}: {value}", count) for value, count in source.unmapped_types()),
         of_notes("left out: cannot be used (rejects.jsonl)", unusable),
         of_stays(KEPT, with_text, counts[KEPT]),
         *(of_notes(f"kept, {what}", counts[what]) for what in (BY_DAY, NOT_STORED, ON_RETURN)),

@@ -32,10 +32,14 @@ if TYPE_CHECKING:
 
 ORDER = ["subject_id", "admitted_at", "discharged_at", "hadm_id"]
 Discharge = Literal["acute-care-transfer", "against-medical-advice", "hospice"]
+ESSENTIAL = ("subject_id", "admitted_at")
+"""Columns that make an admission a return and a limit to text, even if others of its row are wrong."""
 ROW = "row"
 """The column with the number of a row: the header is row 1, and a text over several lines is one row."""
 FAULT = "fault"
 """The column with the fault of a row that is kept; empty without one."""
+FILE = "file"
+"""The column with the file of a row, of a source that has several."""
 BLOCK_ROWS = 2048
 
 REPORT, ADDENDUM, OTHER = 0, 1, 2
@@ -82,3 +86,39 @@ class NoteSource(Protocol):
 
     def unmapped_types(self) -> list[tuple[str, int]]:
         """Counts the notes that were read by a type whose meaning is unknown."""
+
+    def not_carried(self) -> list[str]:
+        """Describes what the source does not have, for the flow table."""
+
+
+class StayReader(Protocol):
+    """Reads stays from a source whose values have no meaning yet.
+
+    file: that of its stays, for messages.
+    """
+
+    file: Path
+
+    def blocks(self, reject: Reject) -> "Iterator[pd.DataFrame]":
+        """Streams stays in blocks under the names of `StayColumns`, with `ROW` and `FAULT`; ids are text.
+
+        Columns that only some sources have:
+
+        - `FILE`.
+        - is_void: of what did not take place.
+        - is_still_in: not discharged, whatever the end.
+        - is_listed: of a subject whom the table of patients has.
+        - is_born_by_year: born is only a year.
+
+        A type of admission or a discharge location may be a tuple: values that may have a meaning, the last of which
+        is shown.
+        """
+
+
+class NoteReader(Protocol):
+    """Reads notes from a source whose values have no meaning yet. files: those that decide the texts, by name."""
+
+    files: Mapping[str, Path]
+
+    def blocks(self, table: str, reject: Reject) -> "Iterator[pd.DataFrame]":
+        """Streams the notes of a file in blocks under the names of `NoteColumns`, as `StayReader` does stays."""

@@ -239,6 +239,10 @@ class MimicNotes:
         """Returns nothing: the types of MIMIC's notes are known."""
         return []
 
+    def not_carried(self) -> list[str]:
+        """Returns nothing: docs describe what MIMIC does not have."""
+        return []
+
     def registered(self) -> frozenset[str] | None:
         """Reads every hadm_id of the table of admissions, where it exists."""
         if "admissions" not in self.files:

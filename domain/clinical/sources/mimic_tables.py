@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 Version = Literal["III", "IV"]
 
-FILE_NAME = re.compile(r"(.+)\.csv(\.gz)?")
 DEEPEST = 4  # folders, as in `physionet.org/files/mimiciv/3.1/hosp`; deeper ones may have millions of other files
 
 
@@ -39,10 +38,14 @@ class TableSet:
 
     needed: groups of names, of which exactly one must exist: MIMIC-III and MIMIC-IV name the same table differently.
     optional: names of tables that are read where they exist.
+    standard, file_name, suffix: whose tables they are, and the names of their files, as a pattern and for people.
     """
 
     needed: tuple[tuple[str, ...], ...]
     optional: tuple[str, ...] = ()
+    standard: str = "MIMIC"
+    file_name: re.Pattern[str] = re.compile(r"(.+)\.csv(\.gz)?")
+    suffix: str = ".csv[.gz]"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -60,7 +63,7 @@ def find_tables(folder: Path, tables: TableSet) -> dict[str, Path]:
     """
     paths_of: dict[str, list[Path]] = {}
     for path in (path for depth in range(DEEPEST + 1) for path in folder.glob("*/" * depth + "*")):
-        name = FILE_NAME.fullmatch(path.name.lower())
+        name = tables.file_name.fullmatch(path.name.lower())
         is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
         if name is not None and name[1] in tables.names and not is_hidden:
             paths_of.setdefault(name[1], []).append(path)
@@ -84,9 +87,9 @@ def check_names(names: Iterable[str], tables: TableSet, source: str) -> None:
     for group in tables.needed:
         present = [name for name in group if name in names]
         if not present:
-            files = " or ".join(f"{name}.csv[.gz]" for name in group)
+            files = " or ".join(f"{name}{tables.suffix}" for name in group)
             raise RequestError(
-                f"expected the table {files} of MIMIC (in any case), found none in {source}. "
+                f"expected the table {files} of {tables.standard} (in any case), found none in {source}. "
                 f"Of the tables that are read it has: {', '.join(sorted(names)) or 'none'}. "
                 "Give the folder that holds the tables, or fetch this one"
             )
@@ -99,7 +102,7 @@ def check_names(names: Iterable[str], tables: TableSet, source: str) -> None:
         raise RequestError(f"expected tables named {', '.join(tables.names)}, found {', '.join(sorted(unknown))}")
 
 
-def _located(tables: TableSet, value: Any) -> Any:
+def located(tables: TableSet, value: Any) -> Any:
     """Resolves the tables of a recipe where possible: a folder becomes its files.
 
     So a fingerprint covers the tables that a stage reads, and not the 33 GB beside them. The output of another stage,
@@ -130,10 +133,10 @@ def table_problems(key: str, setting: "Tables", tables: TableSet) -> Iterator[tu
 Tables = dict[str, InputFile] | InputFile
 """The files of tables by name, or a folder that holds them."""
 
-HospitalTables = Annotated[Tables, BeforeValidator(partial(_located, HOSPITAL))]
+HospitalTables = Annotated[Tables, BeforeValidator(partial(located, HOSPITAL))]
 """A setting: a folder of MIMIC with admissions, patients and diagnoses, or those files by name."""
 
-NoteTables = Annotated[Tables, BeforeValidator(partial(_located, NOTES))]
+NoteTables = Annotated[Tables, BeforeValidator(partial(located, NOTES))]
 """A setting: a folder of MIMIC with its notes, or those files by name."""
 
 

@@ -176,7 +176,25 @@ def _zone(name: str) -> str:
     return name
 
 
-class OwnTable(DataSource):
+class HospitalSource(DataSource):
+    """A source of stays or notes whose values have the meaning that the recipe gives them."""
+
+    time_formats: list[str] = []
+    """Forms of times and dates, tried in turn, as in `["%d.%m.%Y %H:%M", "%d.%m.%Y"]`; ISO 8601 when empty."""
+    zone: Annotated[str, AfterValidator(_zone)] | None = None
+    """Time zone of the hospital, to whose clock times with an offset are converted; without it they are refused."""
+    date_only: Literal["start", "end"] | None = None
+    """Time of day that the table has for a date without a time: `start`, 00:00:00, or `end`, 23:59:59. When absent,
+    only dates without any time are such dates."""
+    max_unmapped: Annotated[float, Field(ge=0, le=1)] = 0.01
+    """Fraction of the rows whose value may be missing in `map`."""
+
+    def has(self, name: str) -> bool:
+        """True for a column of `StayColumns` or `NoteColumns` that the source has."""
+        raise NotImplementedError
+
+
+class OwnTable(HospitalSource):
     """A table of a hospital: CSV, TSV, JSONL or Parquet, packed with gzip or not."""
 
     form: Literal["table"] = "table"
@@ -187,15 +205,10 @@ class OwnTable(DataSource):
     """Names of its columns."""
     map: ValueMap
     """Meaning of its values."""
-    time_formats: list[str] = []
-    """Forms of times and dates, tried in turn, as in `["%d.%m.%Y %H:%M", "%d.%m.%Y"]`; ISO 8601 when empty."""
-    zone: Annotated[str, AfterValidator(_zone)] | None = None
-    """Time zone of the hospital, to whose clock times with an offset are converted; without it they are refused."""
-    date_only: Literal["start", "end"] | None = None
-    """Time of day that the table has for a date without a time: `start`, 00:00:00, or `end`, 23:59:59. When absent,
-    only dates without any time are such dates."""
-    max_unmapped: Annotated[float, Field(ge=0, le=1)] = 0.01
-    """Fraction of the rows whose value may be missing in `map`."""
+
+    def has(self, name: str) -> bool:
+        """True for a column that is named."""
+        return name in self.read_columns()
 
     @model_validator(mode="after")
     def _is_table(self) -> Self:

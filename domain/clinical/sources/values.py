@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 from zoneinfo import ZoneInfo
 
 import pandas as pd
@@ -11,7 +11,7 @@ import pandas as pd
 from bertrelay.data.records import MISSING_WORDS, is_missing
 from bertrelay.errors import RequestError
 from domain.clinical.sources.form import Count
-from domain.clinical.sources.settings import OwnTable, Values, pattern_of, plain
+from domain.clinical.sources.settings import HospitalSource, Values, pattern_of, plain
 
 ISO = re.compile(
     r"(?P<day>\d{4}-\d\d-\d\d)(?:[ T](?P<time>\d\d:\d\d(?::\d\d)?)(?:[.,]\d+)?(?P<offset>Z|[+-]\d\d:?\d\d)?)?", re.ASCII
@@ -35,7 +35,7 @@ class Times(NamedTuple):
     faults: "pd.Series[str]"
 
 
-def times_of(values: pd.Series, source: OwnTable) -> Times:
+def times_of(values: pd.Series, source: HospitalSource) -> Times:
     """Reads the times of a column, text or of a Parquet file's types; missing ones are null.
 
     With `date_only` "start" and no zone:
@@ -102,8 +102,22 @@ def _parsed(text: str, formats: list[str]) -> tuple[datetime, bool] | None:
     return None
 
 
+def candidates(value: object) -> tuple[str, ...]:
+    """The values of which one may have a meaning, in upper case: of a tuple those that are not missing."""
+    values = value if isinstance(value, tuple) else (value,)
+    texts = ("" if is_missing(each) else str(each).strip().upper() for each in values)
+    return tuple(text for text in texts if text not in {"", *MISSING_WORDS})
+
+
+def shown_one(values: tuple[str, ...]) -> str | None:
+    """The last of the candidates, the one that is shown; None without any."""
+    return values[-1] if values else None
+
+
 class Meanings:
     """The meaning of each value of a column by a map; None for one that is not mapped.
+
+    Of several candidates the first that is named itself decides, then the first that a regular expression matches.
 
     column: its name, for errors.
     """
@@ -114,25 +128,31 @@ class Meanings:
         self._patterns = [
             (pattern, name) for name, values in groups.items() for value in values if (pattern := pattern_of(value))
         ]
-        self._cache: dict[str, str | None] = {}
+        self._cache: dict[tuple[str, ...], str | None] = {}
 
-    def look_up(self, values: pd.Series) -> "pd.Series[str]":
-        """Looks up the meanings of a column's values.
+    def look_up(self, values: "pd.Series[Any]") -> "pd.Series[Any]":
+        """Looks up the meanings of a column of tuples of candidates.
 
         Raises RequestError for a value that regular expressions of two meanings match.
         """
-        return values.map(plain).map({value: self._one(value) for value in set(values.map(plain))}).astype(object)
+        plain_values = values.map(lambda each: tuple(map(plain, each)) or ("",))
+        meanings = {value: self._meaning(value) for value in set(plain_values)}
+        return pd.Series([meanings[value] for value in plain_values], values.index, dtype=object)
 
-    def _one(self, value: str) -> str | None:
-        if value not in self._cache:
-            matches = {name for pattern, name in self._patterns if pattern.search(value)}
-            if value not in self._exact and len(matches) > 1:
-                raise RequestError(
-                    f"map: expected one meaning of each value of {self._column}, found one that regular expressions of "
-                    f"{' and '.join(sorted(matches))} match. Name the value itself in one of them"
-                )
-            self._cache[value] = self._exact.get(value) or next(iter(matches), None)
-        return self._cache[value]
+    def _meaning(self, values: tuple[str, ...]) -> str | None:
+        if values not in self._cache:
+            exact = [self._exact[value] for value in values if value in self._exact]
+            self._cache[values] = next(iter(exact), None) or next(filter(None, map(self._matching, values)), None)
+        return self._cache[values]
+
+    def _matching(self, value: str) -> str | None:
+        matches = {name for pattern, name in self._patterns if pattern.search(value)}
+        if len(matches) > 1:
+            raise RequestError(
+                f"map: expected one meaning of each value of {self._column}, found one that regular expressions of "
+                f"{' and '.join(sorted(matches))} match. Name the value itself in one of them"
+            )
+        return next(iter(matches), None)
 
 
 def count_unmapped(
