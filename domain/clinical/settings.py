@@ -32,7 +32,8 @@ from domain.clinical.sources.mimic_tables import (
     note_version,
     table_problems,
 )
-from domain.clinical.sources.settings import NoteTable, StayTable
+from domain.clinical.sources.settings import HospitalSource
+from domain.clinical.sources.standards import AnyNotes, AnyStays
 
 if TYPE_CHECKING:
     import numpy as np
@@ -139,8 +140,8 @@ class CohortSettings(Settings):
 
     mimic: HospitalTables | None = None
     """Folder with the tables of MIMIC-III or MIMIC-IV."""
-    source: StayTable | None = None
-    """A hospital's own table of stays, in place of `mimic`."""
+    source: AnyStays | None = None
+    """A hospital's stays in another form, in place of `mimic`: its own table, or OMOP's."""
     rules: Literal["default", "huang2019"] = "default"
     """`huang2019` gives the labels of the published code of Huang, Altosaar & Ranganath (2019), and fixes the settings
     from `window_days` to `minimum_age`."""
@@ -182,23 +183,22 @@ class CohortSettings(Settings):
     flow leaves out are usable."""
 
     def input_problems(self) -> Iterator[tuple[str, str]]:
-        return table_problems("mimic", self.mimic, HOSPITAL) if self.mimic else iter(())
+        return table_problems("mimic", self.mimic, HOSPITAL) if self.mimic else _source_problems(self.source)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         check_source(self.mimic, self.source)
         if self.source is not None:
-            columns = self.source.columns
             if self.rules == "huang2019":
                 raise ValueError('rules: expected "default" with `source`, as huang2019 reads columns of MIMIC')
-            if self.minimum_age and not (columns.age or columns.born):
+            if self.minimum_age and not (self.source.has("age") or self.source.has("born")):
                 raise ValueError(
                     "minimum_age: the source has no ages; name columns.age or columns.born, or set minimum_age = 0, "
                     "which keeps stays of any age"
                 )
-            if self.deaths_in_window == "excluded" and not columns.died_at:
+            if self.deaths_in_window == "excluded" and not self.source.has("died_at"):
                 raise ValueError("deaths_in_window: the source has no times of death; name its columns.died_at")
-        if self.data_end == PER_SUBJECT and not (self.source and self.source.columns.followed_until):
+        if self.data_end == PER_SUBJECT and not (self.source and self.source.has("followed_until")):
             raise ValueError(f'data_end: "{PER_SUBJECT}" needs a source with columns.followed_until')
         if self.validation_share + self.test_share >= 1:
             raise ValueError(
@@ -215,6 +215,11 @@ def check_source(mimic: object, source: object) -> None:
         raise ValueError(f"expected either `mimic`, a folder, or `source`, a hospital's own table, found {count}")
 
 
+def _source_problems(source: HospitalSource | None) -> Iterator[tuple[str, str]]:
+    """Yields the problems of a source's files, under its keys."""
+    return ((f"source.{key}", text) for key, text in (source.input_problems() if source else ()))
+
+
 NOT_IN_IV = (
     'input: "early" asks for notes from the first hours of a stay, and MIMIC-IV has discharge summaries and radiology '
     'reports only. Set input = "discharge", or give MIMIC-III.'
@@ -226,8 +231,8 @@ class NotesSettings(Settings):
 
     mimic: NoteTables | None = None
     """Folder with the notes of MIMIC-III or MIMIC-IV."""
-    source: NoteTable | None = None
-    """A hospital's own table of notes, in place of `mimic`."""
+    source: AnyNotes | None = None
+    """A hospital's notes in another form, in place of `mimic`: its own table, or OMOP's."""
     cohort: InputFile
     """Folder that the cohort's stage wrote, as in `@cohort`."""
     input: Input = "discharge"
@@ -254,12 +259,12 @@ class NotesSettings(Settings):
     usable."""
 
     def input_problems(self) -> Iterator[tuple[str, str]]:
-        return table_problems("mimic", self.mimic, NOTES) if self.mimic else iter(())
+        return table_problems("mimic", self.mimic, NOTES) if self.mimic else _source_problems(self.source)
 
     @model_validator(mode="after")
     def _early_notes_exist(self) -> Self:
         check_source(self.mimic, self.source)
-        if self.input == "early" and self.source and not self.source.columns.note_type:
+        if self.input == "early" and self.source and not self.source.has("note_type"):
             raise ValueError(
                 'input: "early" needs a source with columns.note_type, else all notes are discharge summaries'
             )

@@ -23,7 +23,7 @@ from domain.clinical.sources.values import (
 )
 
 NOT_CARRIED = {
-    "stored_at": "all: this source has no time at which a note was saved or signed, so that the time that it describes counts, which may be too early",
+    "stored_at": "all: this source has no times of saving or signing, and the times that notes describe may be early",
     "note_type": "all: this source has no types of notes, and each counts as a discharge summary",
 }
 """Lines of the flow table on what the source does not have."""

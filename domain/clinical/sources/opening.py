@@ -1,27 +1,40 @@
 """Sources by the settings that name them."""
 
 from bertrelay.errors import RequestError
-from domain.clinical.sources.form import Hospital, NoteSource
+from domain.clinical.sources.form import Hospital, NoteReader, NoteSource, StayReader
 from domain.clinical.sources.mimic import MimicHospital, MimicNotes
 from domain.clinical.sources.mimic_tables import HOSPITAL, NOTES, Tables, tables_of
 from domain.clinical.sources.note_stream import SourceNotes
-from domain.clinical.sources.settings import NoteTable, StayTable
+from domain.clinical.sources.omop import OmopNoteReader, OmopStayReader
+from domain.clinical.sources.standards import AnyNotes, AnyStays, OmopNotes, OmopStays
 from domain.clinical.sources.stays import SourceHospital
 from domain.clinical.sources.table import TableNotes, TableStays
 
 
-def open_hospital(mimic: Tables | None, source: StayTable | None, planned_types: list[str] | None = None) -> Hospital:
-    """Returns the source of admissions that is named. Raises RequestError where a table of MIMIC is missing."""
-    if source is not None:
-        return SourceHospital(source, source.map, TableStays(source))
-    return MimicHospital(tables_of(_mimic(mimic), HOSPITAL), planned_types)
+def open_hospital(mimic: Tables | None, source: AnyStays | None, planned_types: list[str] | None = None) -> Hospital:
+    """Returns the source of admissions that is named. Raises RequestError where a table is missing."""
+    if source is None:
+        return MimicHospital(tables_of(_mimic(mimic), HOSPITAL), planned_types)
+    return SourceHospital(source, source.map, _stay_reader(source))
 
 
-def open_notes(mimic: Tables | None, source: NoteTable | None, *, radiology: bool) -> NoteSource:
-    """Returns the source of notes that is named. Raises RequestError where a table of MIMIC is missing."""
-    if source is not None:
-        return SourceNotes(source, source.map, TableNotes(source))
-    return MimicNotes(tables_of(_mimic(mimic), NOTES), radiology=radiology)
+def _stay_reader(source: AnyStays) -> StayReader:
+    if isinstance(source, OmopStays):
+        return OmopStayReader(source)
+    return TableStays(source)
+
+
+def open_notes(mimic: Tables | None, source: AnyNotes | None, *, radiology: bool) -> NoteSource:
+    """Returns the source of notes that is named. Raises RequestError where a table is missing."""
+    if source is None:
+        return MimicNotes(tables_of(_mimic(mimic), NOTES), radiology=radiology)
+    return SourceNotes(source, source.map, _note_reader(source))
+
+
+def _note_reader(source: AnyNotes) -> NoteReader:
+    if isinstance(source, OmopNotes):
+        return OmopNoteReader(source)
+    return TableNotes(source)
 
 
 def _mimic(mimic: Tables | None) -> Tables:

@@ -3,17 +3,16 @@
 import re
 from collections.abc import Iterator
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from domain.clinical.sources.mimic_tables import Tables, TableSet, located, table_problems
-from domain.clinical.sources.settings import HospitalSource, NoteMap, StayMap
+from domain.clinical.sources.settings import HospitalSource, NoteMap, NoteTable, OwnTable, StayMap, StayTable
 
 OMOP_FILES = re.compile(r"(.+)\.(?:csv|tsv|parquet)(\.gz)?")
 OMOP_STAYS = TableSet(
-    needed=(("visit_occurrence",), ("person",)),
-    optional=("death", "observation_period"),
+    needed=(("visit_occurrence",), ("person",), ("death",), ("observation_period",)),
     standard="OMOP",
     file_name=OMOP_FILES,
     suffix=".csv, .tsv or .parquet",
@@ -36,26 +35,21 @@ class OmopSource(HospitalSource):
     database_schema: Annotated[str, Field(min_length=1)] | None = None
     """Schema of the tables in a file of DuckDB, where several have them."""
     date_only: Literal["start", "end"] | None = "start"
-    """Time of day that the tables have for a date without a time: `start`, 00:00:00, as OMOP's conventions say, or `end`,
-    23:59:59. When absent, only dates without any time are such dates."""
-
-    def file_problems(self, key: str, tables: TableSet) -> Iterator[tuple[str, str]]:
-        """Yields the problem of a folder that exists, as `Settings.input_problems` does."""
-        yield from table_problems(f"{key}.path", getattr(self, "path"), tables)  # noqa: B009
+    """Time of day that the tables have for a date without a time: `start`, 00:00:00, as OMOP's conventions say, or
+    `end`, 23:59:59."""
 
 
 class OmopStays(OmopSource):
-    """Stays of OMOP: the tables visit_occurrence and person, and death and observation_period where they exist."""
+    """Stays of OMOP: the tables visit_occurrence, person, death and observation_period."""
 
     path: Annotated[Tables, BeforeValidator(partial(located, OMOP_STAYS))]
     """Folder with the tables as CSV, TSV or Parquet; their files by name; or a file of DuckDB."""
-    admission_types: Annotated[list[AdmissionColumn], Field(min_length=1)] = ["visit_concept_id"]
+    admission_types: list[AdmissionColumn] = Field(default=["visit_concept_id"], min_length=1)
     """Columns whose values say by `map` which visits are admissions and which were planned. The first value that is in
     the map itself decides, then the first that a regular expression matches; the last column is shown."""
-    discharge_locations: Annotated[list[DischargeColumn], Field(min_length=1)] = [
-        "discharged_to_source_value",
-        "discharged_to_concept_id",
-    ]
+    discharge_locations: list[DischargeColumn] = Field(
+        default=["discharged_to_source_value", "discharged_to_concept_id"], min_length=1
+    )
     """Columns whose values say by `map` where a stay led, in the same way."""
     map: StayMap
     """Concept ids and source values by their meaning. OMOP does not say which visits were planned."""
@@ -64,13 +58,16 @@ class OmopStays(OmopSource):
         """True for what OMOP has."""
         return name not in {"age", "insurance"}
 
+    def input_problems(self) -> Iterator[tuple[str, str]]:
+        return table_problems("path", self.path, OMOP_STAYS)
+
 
 class OmopNotes(OmopSource):
     """Notes of OMOP: the table note."""
 
     path: Annotated[Tables, BeforeValidator(partial(located, OMOP_NOTES))]
     """Folder with the table as CSV, TSV or Parquet; its file by name; or a file of DuckDB."""
-    note_types: Annotated[list[NoteTypeColumn], Field(min_length=1)] = ["note_source_value", "note_class_concept_id"]
+    note_types: list[NoteTypeColumn] = Field(default=["note_source_value", "note_class_concept_id"], min_length=1)
     """Columns whose values say by `map` which notes are discharge summaries, in the way of `admission_types`."""
     map: NoteMap
     """Concept ids and source values by their meaning."""
@@ -78,3 +75,24 @@ class OmopNotes(OmopSource):
     def has(self, name: str) -> bool:
         """True for what OMOP has."""
         return name != "stored_at"
+
+    def input_problems(self) -> Iterator[tuple[str, str]]:
+        return table_problems("path", self.path, OMOP_NOTES)
+
+
+def form_of(value: Any) -> str | None:
+    """The tag of a source's type: its form, `table` without one."""
+    if isinstance(value, dict):
+        return str(value.get("form", "table"))
+    return value.form if isinstance(value, OwnTable | OmopSource) else None
+
+
+BY_FORM = Discriminator(
+    form_of,
+    custom_error_type="form",
+    custom_error_message="expected a table whose form is table or omop",
+)
+AnyStays = Annotated[Annotated[StayTable, Tag("table")] | Annotated[OmopStays, Tag("omop")], BY_FORM]
+"""A source of stays in any form."""
+AnyNotes = Annotated[Annotated[NoteTable, Tag("table")] | Annotated[OmopNotes, Tag("omop")], BY_FORM]
+"""A source of notes in any form."""

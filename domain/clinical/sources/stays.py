@@ -3,6 +3,7 @@
 import pandas as pd
 
 from bertrelay.data.records import Rejects
+from bertrelay.errors import RequestError
 from bertrelay.progress import log
 from domain.clinical.sources.form import FAULT, ORDER, Count, StayReader
 from domain.clinical.sources.reading import first_fault
@@ -41,6 +42,8 @@ class SourceHospital:
         for block in self._reader.blocks(rejects.add):
             rejects.used(len(block))
             blocks.append(block)
+        if not blocks:
+            raise RequestError(f"{file} has no stays. Check that it is the right one and complete.")
         table = pd.concat(blocks, ignore_index=True)
         count("rows of the table of stays that can be read", table)
         if "is_void" in table:
