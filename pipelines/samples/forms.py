@@ -1,15 +1,16 @@
-"""The synthetic hospital in forms other than MIMIC's, from the tables of MIMIC-III that it is written in.
+"""The synthetic hospital in tables of its own, from the tables of MIMIC-III that it is written in.
 
-Each has the traps of its form. None of them changes a stay or a note that a cohort reads.
+They have traps, none of which changes a stay or a note that a cohort reads.
 """
 
 import csv
 import gzip
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TextIO
 
 Rows = Iterator[dict[str, str]]
 
@@ -17,8 +18,6 @@ DAY, TIME = "%d.%m.%Y", "%d.%m.%Y %H:%M"
 KINDS = {"EMERGENCY": "Acute", "URGENT": "acute ", "ELECTIVE": "Elective", "NEWBORN": "Birth"}
 """Admission types of the own tables; two are written in another way, as people write them."""
 DEAD = "DEAD/EXPIRED"
-STAYS = ("patient", "visit", "arrived", "left", "kind", "left to", "born", "died", "sex")
-NOTES = ("patient", "visit", "written", "signed", "kind", "text")
 EVERY_COPIED, EVERY_CLINIC, OPEN = 17, 10, 3
 """Which stays are there twice, which are followed by a visit to a clinic, and how many patients are still there."""
 
@@ -87,30 +86,28 @@ def note_rows(mimic: Path) -> Rows:
 def write_own_tables(folder: Path, mimic: Path) -> dict[str, int]:
     """Writes `stays.csv` and `notes.csv.gz`; rows by file."""
     folder.mkdir(parents=True, exist_ok=True)
-    counts = {}
     with (folder / "stays.csv").open("w", encoding="utf-8", newline="") as file:
-        counts["stays.csv"] = _write(file, STAYS, stay_rows(mimic))
+        stays = write_rows(file, stay_rows(mimic))
+    with packed_text(folder / "notes.csv.gz") as file:
+        return {"stays.csv": stays, "notes.csv.gz": write_rows(file, note_rows(mimic))}
+
+
+@contextmanager
+def packed_text(path: Path) -> Iterator[TextIO]:
+    """Opens a file for packed text; the same text gives the same bytes."""
     with (
-        (folder / "notes.csv.gz").open("wb") as raw,
+        path.open("wb") as raw,
         gzip.GzipFile(filename="", mode="wb", compresslevel=1, fileobj=raw, mtime=0) as packed,
         io.TextIOWrapper(packed, encoding="utf-8", newline="") as file,
     ):
-        counts["notes.csv.gz"] = _write(file, NOTES, note_rows(mimic))
-    return counts
+        yield file
 
 
-def _write(file: Any, columns: tuple[str, ...], rows: Rows) -> int:
-    writer, count = csv.DictWriter(file, columns, lineterminator="\n"), 0
-    writer.writeheader()
-    for count, row in enumerate(rows, 1):  # noqa: B007
-        writer.writerow(row)
+def write_rows(file: TextIO, rows: Iterable[Mapping[str, object]]) -> int:
+    """Writes CSV with a header of the first row's columns; returns the number of rows."""
+    writer, count = csv.writer(file, lineterminator="\n"), 0
+    for count, row in enumerate(rows, 1):
+        if count == 1:
+            writer.writerow(row)
+        writer.writerow(row.values())
     return count
-
-
-FORMS: dict[str, Callable[[Path, Path], dict[str, int]]] = {"table": write_own_tables}
-"""By form, what writes it into a folder, from the folder of MIMIC's tables."""
-
-
-def write_form(folder: Path, form: str, mimic: Path) -> dict[str, int]:
-    """Writes the hospital in `form` into `folder/FORM`; rows by file."""
-    return {f"{form}/{file}": rows for file, rows in FORMS[form](folder / form, mimic).items()}

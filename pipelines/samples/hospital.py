@@ -7,7 +7,7 @@ import csv
 import gzip
 import io
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -16,14 +16,17 @@ from typing import Any
 
 from bertrelay.progress import progress
 from bertrelay.stage import Metrics, StageContext
-from pipelines.samples.forms import write_form
+from pipelines.samples.forms import write_own_tables
 from pipelines.samples.grammar import Scope, grammar, load
 from pipelines.samples.notes import MASK, SUMMARY, late_notes_of, notes_of, wordings
 from pipelines.samples.patients import draw_subject
 from pipelines.samples.settings import HospitalSettings
+from pipelines.samples.standard_forms import write_omop
 
 MIMIC = "mimic"
 SMALL = 150  # patients of a hospital that is written to be looked at
+FORMS: dict[str, Callable[[Path, Path], dict[str, int]]] = {"table": write_own_tables, "omop": write_omop}
+"""By form, what writes it into a folder, from the folder of MIMIC's tables; rows by file."""
 OLDEST_AGE, HIDDEN_YEARS_III = 89, 300
 
 SAME, GOES_WITH, ONE_GROUP, APART = 4, 3, 2, 0
@@ -65,7 +68,8 @@ def write_hospital(folder: Path, settings: HospitalSettings) -> dict[str, int]:
             bar.advance()
     written = {name: counts[table] for table, (name, _) in files.items()} | write_terms(folder)
     for form in settings.forms:
-        written |= write_form(folder, form, folder / MIMIC)
+        counted = FORMS[form](folder / form, folder / MIMIC)
+        written |= {f"{form}/{file}": rows for file, rows in counted.items()}
     return written
 
 

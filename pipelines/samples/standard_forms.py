@@ -1,0 +1,153 @@
+"""The synthetic hospital in the forms of standards, from the tables of MIMIC-III that it is written in.
+
+None of the traps changes a stay or a note that a cohort reads, where the form carries it.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from pipelines.samples.forms import DEAD, EVERY_CLINIC, EVERY_COPIED, OPEN, packed_text, read_mimic, write_rows
+
+Row = dict[str, str]
+Rows = Iterator[dict[str, object]]
+
+PULLED = datetime(2250, 1, 1)
+"""The day on which the data were pulled, which OMOP has for the end of stays that are still open."""
+CLINIC_AFTER = timedelta(days=1)
+
+INPATIENT, EMERGENCY_AND_INPATIENT, OUTPATIENT, RECORD, STILL_PATIENT = 9201, 262, 9202, 32817, 32220
+NO_CONCEPT, ENGLISH, UTF8, NOTE_CLASS = 0, 4_180_186, 32_678, 706_391
+SEXES = {"F": 8532, "M": 8507}
+DISCHARGED_TO = {DEAD: 4_216_643, "SHORT TERM HOSPITAL": 8717, "SNF": 8863, "HOSPICE-HOME": 8546}
+
+
+def _time(text: str) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
+
+
+def stays_with_traps(mimic: Path) -> Iterator[tuple[str, Row]]:
+    """Yields the admissions with what they are: `stay`, `copy`, `clinic` (a visit a day after one) or `open`."""
+    row: Row = {}
+    for number, row in enumerate(read_mimic(mimic, "ADMISSIONS"), 1):
+        if row["hospital_expire_flag"] == "1":
+            row["discharge_location"] = DEAD
+        yield "stay", row
+        if number % EVERY_COPIED == 0:
+            yield "copy", row
+        if number % EVERY_CLINIC == 0:
+            begin = datetime.fromisoformat(row["dischtime"]) + CLINIC_AFTER
+            times = {"admittime": str(begin), "dischtime": str(begin + timedelta(hours=1))}
+            yield "clinic", row | times | {"hadm_id": f"9{row['hadm_id']}", "discharge_location": "HOME"}
+    for number in range(OPEN):
+        ids = {"subject_id": f"99999{number}", "hadm_id": f"8{number}"}
+        yield "open", row | ids | {"dischtime": "", "discharge_location": ""}
+
+
+def kind_of_note(row: Mapping[str, str]) -> str:
+    """The type of a note in one word or two, of a withdrawn one `withdrawn`."""
+    category = row["category"].strip()
+    is_addendum = category == "Discharge summary" and row["description"].strip().lower() == "addendum"
+    return "withdrawn" if row["iserror"] == "1" else "Discharge addendum" if is_addendum else category
+
+
+def write_omop(folder: Path, mimic: Path) -> dict[str, int]:
+    """Writes tables of OMOP's CDM under the names of 5.3; rows by file.
+
+    Dates without a time have midnight, open stays the day of the data pull as their end, and deaths are by day.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tables = {
+        "person.csv": _persons(mimic),
+        "death.csv": _deaths(mimic),
+        "visit_occurrence.csv": _visits(mimic),
+        "observation_period.csv": _periods(mimic),
+    }
+    counts = {}
+    for name, rows in tables.items():
+        with (folder / name).open("w", encoding="utf-8", newline="") as file:
+            counts[name] = write_rows(file, rows)
+    with packed_text(folder / "note.csv.gz") as file:
+        counts["note.csv.gz"] = write_rows(file, _notes(mimic))
+    return counts
+
+
+def _persons(mimic: Path) -> Rows:
+    for row in read_mimic(mimic, "PATIENTS"):
+        born = datetime.fromisoformat(row["dob"])
+        yield {
+            "person_id": row["subject_id"],
+            "gender_concept_id": SEXES[row["gender"]],
+            "year_of_birth": born.year,
+            "month_of_birth": born.month,
+            "day_of_birth": born.day,
+            "birth_datetime": "",
+            "race_concept_id": NO_CONCEPT,
+            "ethnicity_concept_id": NO_CONCEPT,
+            "gender_source_value": row["gender"],
+        }
+
+
+def _deaths(mimic: Path) -> Rows:
+    for row in read_mimic(mimic, "PATIENTS"):
+        if died := _time(row["dod"]):
+            yield {
+                "person_id": row["subject_id"],
+                "death_date": died.date(),
+                "death_datetime": f"{died.date()} 00:00:00",
+                "death_type_concept_id": RECORD,
+            }
+
+
+def _visits(mimic: Path) -> Rows:
+    for kind, row in stays_with_traps(mimic):
+        is_planned, location = row["admission_type"] == "ELECTIVE", row["discharge_location"]
+        concept = INPATIENT if is_planned else EMERGENCY_AND_INPATIENT
+        begin, end = datetime.fromisoformat(row["admittime"]), _time(row["dischtime"]) or PULLED
+        yield {
+            "visit_occurrence_id": row["hadm_id"],
+            "person_id": row["subject_id"],
+            "visit_concept_id": OUTPATIENT if kind == "clinic" else concept,
+            "visit_start_date": begin.date(),
+            "visit_start_datetime": begin,
+            "visit_end_date": end.date(),
+            "visit_end_datetime": end,
+            "visit_type_concept_id": STILL_PATIENT if kind == "open" else RECORD,
+            "visit_source_value": "" if kind == "clinic" else row["admission_type"],
+            "admitting_source_concept_id": NO_CONCEPT,
+            "discharge_to_concept_id": DISCHARGED_TO.get(location, NO_CONCEPT),
+            "discharge_to_source_value": location,
+        }
+
+
+def _periods(mimic: Path) -> Rows:
+    ends: dict[str, datetime] = {}
+    for row in read_mimic(mimic, "ADMISSIONS"):
+        ends[row["subject_id"]] = max(_time(row["dischtime"]) or PULLED, ends.get(row["subject_id"], datetime.min))
+    for number, (subject, end) in enumerate(ends.items(), 1):
+        yield {
+            "observation_period_id": number,
+            "person_id": subject,
+            "observation_period_start_date": "1900-01-01",
+            "observation_period_end_date": end.date() + timedelta(days=365),
+            "period_type_concept_id": RECORD,
+        }
+
+
+def _notes(mimic: Path) -> Rows:
+    for row in read_mimic(mimic, "NOTEEVENTS"):
+        at = datetime.fromisoformat(row["charttime"] or row["chartdate"][:10])
+        yield {
+            "note_id": row["row_id"],
+            "person_id": row["subject_id"],
+            "note_date": at.date(),
+            "note_datetime": at,
+            "note_type_concept_id": RECORD,
+            "note_class_concept_id": NOTE_CLASS,
+            "note_title": "",
+            "note_text": row["text"],
+            "encoding_concept_id": UTF8,
+            "language_concept_id": ENGLISH,
+            "visit_occurrence_id": row["hadm_id"],
+            "note_source_value": kind_of_note(row),
+        }

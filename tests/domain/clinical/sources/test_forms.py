@@ -1,0 +1,103 @@
+"""Every form of one hospital: cohorts, notes and labels equal those of MIMIC's tables in all that the form carries."""
+
+import csv
+import gzip
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from domain.clinical import CohortSettings, NotesSettings, write_cohort, write_notes
+from pipelines.samples.hospital import write_hospital
+from pipelines.samples.settings import HospitalSettings
+
+FORMS = ["omop"]
+LOCATIONS = {
+    "home": ["/home|snf|rehab/", ""],
+    "acute_care_transfer": ["short term hospital", "disc-tran cancer/chldrn h"],
+    "against_medical_advice": ["left against medical advi"],
+    "hospice": ["/hospice/"],
+    "died": ["dead/expired"],
+}
+NOTE_MAP = {
+    "discharge": ["discharge summary"],
+    "addendum": ["discharge addendum"],
+    "radiology": ["radiology"],
+    "error": ["withdrawn"],
+    "other": ["/./"],
+}
+STAYS = {
+    "omop": {
+        "path": "omop",
+        "admission_types": ["visit_source_value", "visit_concept_id"],
+        "map": {"unplanned": [9201, 262], "planned": ["elective"], "newborn": ["newborn"], "no_admission": [9202]},
+    },
+}
+NOTES = {"omop": {"path": "omop"}}
+
+
+def stays_of(folder, form):
+    source = STAYS[form]
+    return {**source, "form": form, "path": str(folder / source["path"]), "map": {**LOCATIONS, **source["map"]}}
+
+
+def notes_of(folder, form):
+    source = NOTES[form]
+    return {"map": NOTE_MAP, **source, "form": form, "path": str(folder / source["path"])}
+
+
+def without_store_times(mimic: Path, folder: Path):
+    """The same notes without store times, which no form but MIMIC's has."""
+    folder.mkdir()
+    with gzip.open(mimic / "NOTEEVENTS.csv.gz", "rt", newline="") as file:
+        rows = list(csv.DictReader(file))
+    with (folder / "NOTEEVENTS.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(row | {"STORETIME": ""} for row in rows)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def hospital(tmp_path_factory):
+    """The folder of a hospital in all forms, with the cohort, the discharge and the early notes of MIMIC's tables."""
+    folder = tmp_path_factory.mktemp("hospital")
+    write_hospital(folder, HospitalSettings(subjects=70, words=160, forms=FORMS))
+    write_cohort(CohortSettings(mimic=folder / "mimic"), folder / "of-mimic")
+    notes = without_store_times(folder / "mimic", folder / "unstored")
+    for name, settings in READ.items():
+        cohort = folder / "of-mimic"
+        write_notes(NotesSettings(mimic=notes, cohort=cohort, **settings), folder / f"{name}-of-mimic")
+    return folder
+
+
+READ = {"discharge": {"radiology": True}, "early": {"input": "early", "stays": "all"}}
+
+
+def table(folder, name):
+    """A file of a stage; without what a death by its day does not say."""
+    read = pd.read_parquet(folder / f"{name}.parquet").sort_values("hadm_id", ignore_index=True)
+    return read.drop(columns=["died_at", "insurance", "race", "admission_type", "diagnoses"], errors="ignore")
+
+
+def steps(folder):
+    flow = pd.read_csv(folder / "flow.csv").set_index("step")
+    return flow["admissions"] if "admissions" in flow else flow["notes"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_cohorts_notes_and_labels_of_every_form_are_those_of_mimic(hospital, form, tmp_path):
+    write_cohort(CohortSettings(source=stays_of(hospital, form)), tmp_path / "cohort")
+    for name in ("cohort", "stays", "members", "characteristics"):
+        pd.testing.assert_frame_equal(table(tmp_path / "cohort", name), table(hospital / "of-mimic", name))
+    assert len(table(tmp_path / "cohort", "cohort")) > 100
+    flow = pd.read_csv(tmp_path / "cohort/flow.csv").set_index("step")
+    counts = flow["admissions"]
+    copies = counts["with a subject and a beginning"] - counts["without copies of an earlier row"]
+    assert copies == counts["rows of the table of stays that can be read"] // 19
+    assert flow["left_out"]["not open (without a discharge)"] == 3
+    for name, settings in READ.items():
+        source = notes_of(hospital, form)
+        write_notes(NotesSettings(source=source, cohort=tmp_path / "cohort", **settings), tmp_path / name)
+        pd.testing.assert_frame_equal(table(tmp_path / name, "notes"), table(hospital / f"{name}-of-mimic", "notes"))
+        assert len(table(tmp_path / name, "notes")) > 80
