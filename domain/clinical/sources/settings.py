@@ -176,12 +176,15 @@ def _zone(name: str) -> str:
     return name
 
 
+Zone = Annotated[str, AfterValidator(_zone)]
+
+
 class HospitalSource(DataSource):
     """A source of stays or notes whose values have the meaning that the recipe gives them."""
 
     time_formats: list[str] = []
     """Forms of times and dates, tried in turn, as in `["%d.%m.%Y %H:%M", "%d.%m.%Y"]`; ISO 8601 when empty."""
-    zone: Annotated[str, AfterValidator(_zone)] | None = None
+    zone: Zone | None = None
     """Time zone of the hospital, to whose clock times with an offset are converted; without it they are refused."""
     date_only: Literal["start", "end"] | None = None
     """Time of day that the table has for a date without a time: `start`, 00:00:00, or `end`, 23:59:59. When absent,
