@@ -198,8 +198,8 @@ class MedsNoteReader:
         if not self.files:
             raise RequestError(
                 f"{source.path}: expected notes in a column text_value, as MEDS 0.4 has it, found none in "
-                f"{len(shards)} shards: these events are codes without text. A cohort can be made of them, and no model of notes. "
-                "Give a data set with the notes as events"
+                f"{len(shards)} shards: these events are codes without text. A cohort can be made of them, and no "
+                "model of notes. Give a data set that has the notes as events"
             )
 
     def blocks(self, table: str, reject: Reject) -> Iterator[pd.DataFrame]:  # noqa: ARG002

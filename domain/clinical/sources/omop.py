@@ -4,7 +4,7 @@ What decides a cohort, in OMOP's own conventions:
 
 1. A date without a time has midnight in `*_datetime`, so that only `date_only` tells a day from a midnight.
 2. Who is still in hospital has visit_type_concept_id 32220, and as end of the visit the day of the data pull.
-3. A concept id 0 is no matching concept, and may be a discharge to home.
+3. A concept id 0 is no matching concept, such as that of a discharge to home: it is read as an empty value.
 4. The data of a person are complete until the last observation_period_end_date.
 5. A note has no time at which it was saved or signed.
 """
@@ -234,11 +234,12 @@ def _first_of(table: pd.DataFrame, name: str, otherwise: str) -> "pd.Series[Any]
 
 
 def _concept(value: object) -> object:
-    """A concept id as text, as `9201` of 9201.0; another value as it is."""
+    """A concept id as text, as `9201` of 9201.0, and 0 as an empty one; another value as it is."""
     try:
-        return canonical_id(value)
+        concept = canonical_id(value)
     except ValueError:
         return value
+    return "" if concept == "0" else concept
 
 
 def _tuples(table: pd.DataFrame, names: Sequence[str]) -> list[tuple[object, ...]]:

@@ -133,7 +133,7 @@ class SourceHospital:
     def _with_deaths(self, table: pd.DataFrame, count: Count) -> pd.DataFrame:
         """Adds deaths in hospital: by the discharge location, or by a time or day of death within the stay.
 
-        A death known by its day, on the day of the discharge, is one in hospital unless the location is of who left
+        A death known by its day, on the day of the discharge, is one in hospital unless there is a location of who left
         alive.
         """
         died_at = pd.to_datetime(table["died_at"]).astype("datetime64[s]")
@@ -143,7 +143,7 @@ class SourceHospital:
         is_within = ~by_day & (died_at >= begins) & (died_at <= ends)
         is_within |= by_day & (day >= begins.dt.floor("D")) & (day < ends.dt.floor("D"))
         is_last_day = by_day & (day == ends.dt.floor("D")) & (day >= begins.dt.floor("D"))
-        left_alive = table["end"].notna() & (table["end"] != "died")
+        left_alive = table["end"].notna() & (table["end"] != "died") & table["discharge_location"].notna()
         dead = (table["end"] == "died") | is_within | (is_last_day & ~left_alive)
         count("of these, died in hospital by the day of death and the discharge alone", table[is_last_day & dead])
         for what, is_so in {
