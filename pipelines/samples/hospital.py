@@ -21,11 +21,16 @@ from pipelines.samples.grammar import Scope, grammar, load
 from pipelines.samples.notes import MASK, SUMMARY, late_notes_of, notes_of, wordings
 from pipelines.samples.patients import draw_subject
 from pipelines.samples.settings import HospitalSettings
-from pipelines.samples.standard_forms import write_omop
+from pipelines.samples.standard_forms import write_fhir, write_meds, write_omop
 
 MIMIC = "mimic"
 SMALL = 150  # patients of a hospital that is written to be looked at
-FORMS: dict[str, Callable[[Path, Path], dict[str, int]]] = {"table": write_own_tables, "omop": write_omop}
+FORMS: dict[str, Callable[[Path, Path], dict[str, int]]] = {
+    "table": write_own_tables,
+    "omop": write_omop,
+    "meds": write_meds,
+    "fhir": write_fhir,
+}
 """By form, what writes it into a folder, from the folder of MIMIC's tables; rows by file."""
 OLDEST_AGE, HIDDEN_YEARS_III = 89, 300
 

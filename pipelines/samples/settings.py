@@ -64,8 +64,8 @@ class HospitalSettings(Settings):
     """Number of patients; each has two admissions or so, and each is the same however many patients there are."""
     version: Literal["III", "IV"] = "III"
     """Version of MIMIC; IV has discharge and radiology notes only."""
-    forms: Annotated[list[Literal["table", "omop"]], UsedWith(version="III")] = []
+    forms: Annotated[list[Literal["table", "omop", "meds", "fhir"]], UsedWith(version="III")] = []
     """Other forms in which the same hospital is written beside MIMIC's: `table`, tables of its own; `omop`, tables of
-    OMOP's CDM 5.3."""
+    OMOP's CDM 5.3; `meds`, shards of MEDS 0.4; `fhir`, a bulk export of FHIR R4."""
     words: Annotated[int, Field(ge=100)] = 400
     """Words of a discharge summary, on average; it cannot be shorter than what it has to state, some 160."""

@@ -3,9 +3,12 @@
 None of the traps changes a stay or a note that a cohort reads, where the form carries it.
 """
 
+import base64
+import json
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 from pipelines.samples.forms import DEAD, EVERY_CLINIC, EVERY_COPIED, OPEN, packed_text, read_mimic, write_rows
 
@@ -14,7 +17,9 @@ Rows = Iterator[dict[str, object]]
 
 PULLED = datetime(2250, 1, 1)
 """The day on which the data were pulled, which OMOP has for the end of stays that are still open."""
-CLINIC_AFTER = timedelta(days=1)
+CLINIC_AFTER, LAST_SECOND = timedelta(days=1), timedelta(hours=24, seconds=-1)
+ZONE = "Asia/Seoul"
+"""The zone of the hospital, where clocks are never changed, so that no time is missing."""
 
 INPATIENT, EMERGENCY_AND_INPATIENT, OUTPATIENT, RECORD, STILL_PATIENT = 9201, 262, 9202, 32817, 32220
 NO_CONCEPT, ENGLISH, UTF8, NOTE_CLASS = 0, 4_180_186, 32_678, 706_391
@@ -151,3 +156,140 @@ def _notes(mimic: Path) -> Rows:
             "visit_occurrence_id": row["hadm_id"],
             "note_source_value": kind_of_note(row),
         }
+
+
+def write_meds(folder: Path, mimic: Path) -> dict[str, int]:
+    """Writes shards of MEDS with the notes as events; rows by file.
+
+    Dates without a time have 23:59:59, stays that are there twice are in a second shard, and open stays have no
+    discharge.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    fields = {
+        "subject_id": pa.int64(),
+        "time": pa.timestamp("us"),
+        "code": pa.string(),
+        "text_value": pa.large_string(),
+    }
+    schema = pa.schema({**fields, "hadm_id": pa.int64()})
+    stays = list(stays_with_traps(mimic))
+    shards = {
+        "data/train/0.parquet": [
+            *_person_events(mimic),
+            *(event for kind, row in stays if kind != "copy" for event in _stay_events(kind, row)),
+            *_note_events(mimic),
+        ],
+        "data/train/0-again.parquet": [
+            event for kind, row in stays if kind == "copy" for event in _stay_events(kind, row)
+        ],
+    }
+    counts = {}
+    for name, events in shards.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        rows = [dict(zip(schema.names, event, strict=True)) for event in events]
+        rows.sort(key=lambda row: (row["subject_id"], row["time"] is not None, row["time"]))
+        pq.write_table(pa.Table.from_pylist(rows, schema), folder / name)
+        counts[name] = len(rows)
+    return counts
+
+
+Event = tuple[int, datetime | None, str, str | None, int | None]
+
+
+def _end_of(day: str) -> datetime:
+    return datetime.fromisoformat(day[:10]) + LAST_SECOND
+
+
+def _person_events(mimic: Path) -> Iterator[Event]:
+    for row in read_mimic(mimic, "PATIENTS"):
+        subject = int(row["subject_id"])
+        yield subject, None, f"GENDER//{row['gender']}", None, None
+        yield subject, datetime.fromisoformat(row["dob"]), "MEDS_BIRTH", None, None
+        if row["dod"]:
+            yield subject, _end_of(row["dod"]), "MEDS_DEATH", None, None
+
+
+def _stay_events(kind: str, row: Row) -> Iterator[Event]:
+    subject, visit = int(row["subject_id"]), int(row["hadm_id"])
+    begin, end = datetime.fromisoformat(row["admittime"]), _time(row["dischtime"])
+    name = "CLINIC" if kind == "clinic" else "HOSPITAL_ADMISSION"
+    yield subject, begin, f"{name}//{row['admission_type']}", None, visit
+    if end and kind != "clinic":
+        yield subject, end, f"HOSPITAL_DISCHARGE//{row['discharge_location']}", None, visit
+
+
+def _note_events(mimic: Path) -> Iterator[Event]:
+    for row in read_mimic(mimic, "NOTEEVENTS"):
+        at = _time(row["charttime"]) or _end_of(row["chartdate"])
+        visit = int(row["hadm_id"]) if row["hadm_id"] else None
+        yield int(row["subject_id"]), at, f"NOTE//{kind_of_note(row)}", row["text"], visit
+
+
+def write_fhir(folder: Path, mimic: Path) -> dict[str, int]:
+    """Writes files of a bulk export of FHIR R4; resources by file.
+
+    Times are in two zones, stays that are there twice are in a second file, and open stays are in progress.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    stays = list(stays_with_traps(mimic))
+    files = {
+        "Patient.ndjson": map(_patient, read_mimic(mimic, "PATIENTS")),
+        "Encounter.000.ndjson": (_encounter(kind, row) for kind, row in stays if kind != "copy"),
+        "Encounter.001.ndjson": (_encounter("stay", row) for kind, row in stays if kind == "copy"),
+        "DocumentReference.ndjson.gz": map(_document, read_mimic(mimic, "NOTEEVENTS")),
+    }
+    counts = {}
+    for name, resources in files.items():
+        with (
+            packed_text(folder / name) if name.endswith(".gz") else (folder / name).open("w", encoding="utf-8") as file
+        ):
+            for counts[name], resource in enumerate(resources, 1):
+                file.write(json.dumps(resource) + "\n")
+    return counts
+
+
+def _instant(text: str, in_utc: bool) -> str:
+    at = datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(ZONE))
+    return at.astimezone(UTC).isoformat().replace("+00:00", "Z") if in_utc else at.isoformat()
+
+
+def _patient(row: Row) -> dict[str, object]:
+    patient = {"resourceType": "Patient", "id": row["subject_id"], "birthDate": row["dob"][:10]}
+    patient["gender"] = {"F": "female", "M": "male"}[row["gender"]]
+    return {**patient, "deceasedDateTime": row["dod"][:10]} if row["dod"] else {**patient, "deceasedBoolean": False}
+
+
+def _encounter(kind: str, row: Row) -> dict[str, object]:
+    period = {"start": _instant(row["admittime"], in_utc=True)}
+    if row["dischtime"]:
+        period["end"] = _instant(row["dischtime"], in_utc=False)
+    priority = {"ELECTIVE": "EL", "NEWBORN": "NEWBORN"}.get(row["admission_type"], "EM")
+    return {
+        "resourceType": "Encounter",
+        "id": row["hadm_id"],
+        "status": "in-progress" if kind == "open" else "finished",
+        "class": {"code": "AMB" if kind == "clinic" else "IMP"},
+        "priority": {"coding": [{"code": "R" if kind == "clinic" else priority}]},
+        "subject": {"reference": f"Patient/{row['subject_id']}"},
+        "period": period,
+        "hospitalization": {"dischargeDisposition": {"text": row["discharge_location"]}},
+    }
+
+
+def _document(row: Row) -> dict[str, object]:
+    kind, data = kind_of_note(row), base64.b64encode(row["text"].encode()).decode()
+    charted = _instant(row["charttime"], in_utc=False) if row["charttime"] else row["chartdate"][:10]
+    context: dict[str, object] = {"period": {"start": charted}}
+    if row["hadm_id"]:
+        context["encounter"] = [{"reference": f"Encounter/{row['hadm_id']}"}]
+    return {
+        "resourceType": "DocumentReference",
+        "id": row["row_id"],
+        "status": "entered-in-error" if kind == "withdrawn" else "current",
+        "type": {"text": kind},
+        "subject": {"reference": f"Patient/{row['subject_id']}"},
+        "content": [{"attachment": {"contentType": "text/plain; charset=utf-8", "data": data}}],
+        "context": context,
+    } | ({"date": _instant(row["storetime"], in_utc=True)} if row["storetime"] else {})

@@ -109,6 +109,7 @@ class StayReader(Protocol):
         - is_still_in: not discharged, whatever the end.
         - is_listed: of a subject whom the table of patients has.
         - is_born_by_year: born is only a year.
+        - is_dead_undated: of a subject who is dead, without a date.
 
         A type of admission or a discharge location may be a tuple: values that may have a meaning, the last of which
         is shown.
@@ -121,4 +122,7 @@ class NoteReader(Protocol):
     files: Mapping[str, Path]
 
     def blocks(self, table: str, reject: Reject) -> "Iterator[pd.DataFrame]":
-        """Streams the notes of a file in blocks under the names of `NoteColumns`, as `StayReader` does stays."""
+        """Streams the notes of a file in blocks under the names of `NoteColumns`, as `StayReader` does stays.
+
+        is_withdrawn: a column that only some sources have, true for what does not count.
+        """

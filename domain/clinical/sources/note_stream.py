@@ -94,7 +94,7 @@ class SourceNotes:
             text=block["text"].where(~block["text"].map(is_missing).astype(bool), ""),
             kind=kinds.map({"discharge": REPORT, "addendum": ADDENDUM}).fillna(OTHER).astype(int),
             is_radiology=kinds == "radiology",
-            is_error=kinds == "error",
+            is_error=(kinds == "error") | block.get("is_withdrawn", False),
             is_unmapped=kinds.isna(),
             charted=charted.times.mask(charted.by_day, charted.times + LAST_SECOND),
             written=written.mask(is_charted_day, charted.times + LAST_SECOND),

@@ -26,6 +26,7 @@ NOT_CARRIED = {
 MARKED = {
     "is_still_in": "of these, still in hospital by the source, and so open, whatever the end",
     "is_born_by_year": "of these, with a birth known by its year alone, so that the age may be a year too high",
+    "is_dead_undated": "of these, of subjects who are dead by the source without a date, and count as alive",
 }
 """Lines of the flow table on what the source marks."""
 

@@ -9,8 +9,9 @@ import pytest
 from domain.clinical import CohortSettings, NotesSettings, write_cohort, write_notes
 from pipelines.samples.hospital import write_hospital
 from pipelines.samples.settings import HospitalSettings
+from pipelines.samples.standard_forms import ZONE
 
-FORMS = ["omop"]
+FORMS = ["omop", "meds", "fhir"]
 LOCATIONS = {
     "home": ["/home|snf|rehab/", ""],
     "acute_care_transfer": ["short term hospital", "disc-tran cancer/chldrn h"],
@@ -27,22 +28,53 @@ NOTE_MAP = {
 }
 STAYS = {
     "omop": {
-        "path": "omop",
         "admission_types": ["visit_source_value", "visit_concept_id"],
         "map": {"unplanned": [9201, 262], "planned": ["elective"], "newborn": ["newborn"], "no_admission": [9202]},
     },
+    "meds": {
+        "visit": "hadm_id",
+        "date_only": "end",
+        "admission": ["/^HOSPITAL_ADMISSION/"],
+        "discharge": ["/^HOSPITAL_DISCHARGE/"],
+        "sex": ["/^GENDER/"],
+        "map": {"unplanned": ["/emergency|urgent/"], "planned": ["/elective/"], "newborn": ["/newborn/"]},
+    },
+    "fhir": {
+        "zone": ZONE,
+        "map": {"unplanned": ["EM"], "planned": ["EL"], "newborn": ["newborn"], "no_admission": ["AMB"]},
+    },
 }
-NOTES = {"omop": {"path": "omop"}}
+CODES = {
+    "home": ["/discharge.*(home|snf|rehab)/"],
+    "acute_care_transfer": ["/short term hospital|disc-tran cancer/"],
+    "against_medical_advice": ["/against medical advi/"],
+    "died": ["/dead/"],
+}
+NOTES = {
+    "omop": {},
+    "meds": {
+        "visit": "hadm_id",
+        "date_only": "end",
+        "map": {
+            "discharge": ["NOTE//Discharge summary"],
+            "addendum": ["NOTE//Discharge addendum"],
+            "radiology": ["NOTE//Radiology"],
+            "error": ["NOTE//withdrawn"],
+            "other": ["/./"],
+        },
+    },
+    "fhir": {"zone": ZONE},
+}
 
 
 def stays_of(folder, form):
     source = STAYS[form]
-    return {**source, "form": form, "path": str(folder / source["path"]), "map": {**LOCATIONS, **source["map"]}}
+    of_places = CODES if form == "meds" else LOCATIONS
+    return {**source, "form": form, "path": str(folder / form), "map": {**of_places, **source["map"]}}
 
 
 def notes_of(folder, form):
-    source = NOTES[form]
-    return {"map": NOTE_MAP, **source, "form": form, "path": str(folder / source["path"])}
+    return {"map": NOTE_MAP, **NOTES[form], "form": form, "path": str(folder / form)}
 
 
 def as_carried(mimic, folder, form):
@@ -51,7 +83,7 @@ def as_carried(mimic, folder, form):
     with gzip.open(mimic / "NOTEEVENTS.csv.gz", "rt", newline="") as file:
         rows = list(csv.DictReader(file))
     for row in rows:
-        row["STORETIME"] = ""
+        row["STORETIME"] = row["STORETIME"] if form == "fhir" else ""
         if form == "omop" and row["CHARTTIME"].endswith("00:00:00"):
             row["CHARTTIME"] = ""
     with (folder / "NOTEEVENTS.csv").open("w", newline="") as file:
