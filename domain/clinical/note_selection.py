@@ -28,6 +28,7 @@ UNKNOWN, NO_TEXT = "of an admission that the table of admissions does not have",
 UNMAPPED = "of a type that the map of the source does not have"
 NO_ID, OUTSIDE = "without a HADM_ID", "of an admission outside the cohort"
 BY_DAY, NOT_STORED = "dated by the day alone", "without a store time"
+BY_TIME = "of a stay by their time alone"
 ON_RETURN = "dated by the day alone, on which the next admission began"
 FAR_DAYS = 30
 FAR = f"dated over {FAR_DAYS} days before the admission or after the discharge"
@@ -94,6 +95,11 @@ def choose_notes(rows: pd.DataFrame, stays: Stays, settings: NotesSettings) -> t
         day 12          none            day 12, 23:59   written after the next admission began
         day 14          none            day 14, 23:59   written too long after the discharge, without a next admission
     """
+    is_by_time = pd.Series(False, rows.index)
+    if settings.notes_without_stay == "by-time":
+        stay_ids = _stay_by_time(rows, stays.table)
+        is_by_time = (rows["hadm_id"] == "") & stay_ids.notna()
+        rows = rows.assign(hadm_id=rows["hadm_id"].mask(is_by_time, stay_ids))
     stay = stays.admissions.reindex(rows["hadm_id"]).set_index(rows.index)
     kinds, charted, written, by_day = rows["kind"], rows["charted"], rows["written"], rows["by_day"]
     is_early, is_late = settings.input == "early", written >= stay["cut_off"]
@@ -126,6 +132,8 @@ def choose_notes(rows: pd.DataFrame, stays: Stays, settings: NotesSettings) -> t
     is_far = (charted < stay["admitted_at"] - far) | (charted > stay["ends"] + far)
     facts = {BY_DAY: by_day, NOT_STORED: ~rows["is_stored"], ON_RETURN: written >= stay["next_stay_at"]}
     facts[KEPT_FAR] = is_far
+    if settings.notes_without_stay == "by-time":
+        facts[BY_TIME] = is_by_time
     counts |= {fact: int((is_kept & is_so).sum()) for fact, is_so in facts.items()} | {FAR: int(is_far.sum())}
     if stays.outcome is not None:
         has_outcome = stay[stays.outcome].eq(True)
@@ -134,6 +142,20 @@ def choose_notes(rows: pd.DataFrame, stays: Stays, settings: NotesSettings) -> t
     notes = rows[["hadm_id"]].assign(kind=kinds, charted=at, row=rows[ROW], text=rows["text"])
     notes.insert(0, "stay", stay["stay"].fillna(-1).astype(int))
     return notes[is_kept], counts
+
+
+def _stay_by_time(rows: pd.DataFrame, stays: pd.DataFrame) -> "pd.Series[Any]":
+    """Finds the hadm_id of the subject's stay in which each note was charted, its first and last moment included.
+
+    A note that is dated by its day is of the stay that was open on that day. Null where there is none.
+    """
+    notes = rows[["subject_id", "charted", "by_day"]].dropna(subset="charted").sort_values("charted", kind="stable")
+    begins = stays[["subject_id", "admitted_at", "ends", "hadm_id"]].sort_values("admitted_at", kind="stable")
+    notes["charted"] = notes["charted"].astype(begins["admitted_at"].dtype)
+    of_notes = pd.merge_asof(notes, begins, left_on="charted", right_on="admitted_at", by="subject_id")
+    at = of_notes["charted"].mask(of_notes["by_day"], of_notes["charted"].dt.floor("D"))
+    found = of_notes["hadm_id"].where(at <= of_notes["ends"])
+    return found.set_axis(notes.index).reindex(rows.index)
 
 
 MARKS = ("category", "note_type", "iserror")

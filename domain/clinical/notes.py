@@ -28,6 +28,7 @@ from domain.clinical import note_selection
 from domain.clinical.cleaning import BETWEEN, TOKENS, clean
 from domain.clinical.note_selection import (
     BY_DAY,
+    BY_TIME,
     FAR,
     KEPT_FAR,
     NO_ID,
@@ -49,7 +50,7 @@ from domain.clinical.sources.opening import open_notes
 from domain.clinical.stage_files import FEWEST, NOTES_FILE, SPLITS, marked, shown_count
 
 READ, KEPT, COPIES = "rows that were read", "kept", "a copy of another note"
-FACTS = (READ, KEPT, BY_DAY, NOT_STORED, ON_RETURN, FAR, KEPT_FAR)
+FACTS = (READ, KEPT, BY_DAY, NOT_STORED, ON_RETURN, BY_TIME, FAR, KEPT_FAR)
 """Counts that are no reasons to leave a note out."""
 OF_NO_STAY = (NO_ID, UNKNOWN, OUTSIDE, COPIES)
 """Reasons whose notes are of no stay of the cohort, or are in its text already."""
@@ -196,6 +197,7 @@ def _flow(
         of_notes("left out: cannot be used (rejects.jsonl)", unusable),
         of_stays(KEPT, with_text, counts[KEPT]),
         *(of_notes(f"kept, {what}", counts[what]) for what in (BY_DAY, NOT_STORED, ON_RETURN)),
+        *([of_notes(f"kept, {BY_TIME}", counts[BY_TIME])] if BY_TIME in counts else []),
         *(of_notes(what, counts[what]) for what in (FAR, KEPT_FAR)),
         of_stays("left without text", without),
     ]

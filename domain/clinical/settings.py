@@ -254,6 +254,8 @@ class NotesSettings(Settings):
     by its day only the last such day counts whole."""
     radiology: Annotated[bool, UsedWith(input="discharge")] = False
     """Put radiology reports of the stay before its discharge summaries."""
+    notes_without_stay: Literal["left-out", "by-time"] = "left-out"
+    """Notes without the id of a stay; `by-time` counts them to the subject's stay in which they were charted."""
     max_rejects: MaxRejects = 0.01
     """Fraction of rows that may be unusable: of all rows of the tables of notes; rows with a reason in the flow are
     usable."""
@@ -267,6 +269,11 @@ class NotesSettings(Settings):
         if self.input == "early" and self.source and not self.source.has("note_type"):
             raise ValueError(
                 'input: "early" needs a source with columns.note_type, else all notes are discharge summaries'
+            )
+        if self.source and not self.source.has("hadm_id") and self.notes_without_stay != "by-time":
+            raise ValueError(
+                "notes_without_stay: the notes of this source have no ids of stays; name their column in "
+                'source.visit, or set notes_without_stay = "by-time"'
             )
         if self.radiology and self.source and not self.source.map.radiology:
             raise ValueError("radiology: the source has no map.radiology, the note types of radiology reports")

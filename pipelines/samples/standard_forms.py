@@ -178,7 +178,7 @@ def write_meds(folder: Path, mimic: Path) -> dict[str, int]:
     shards = {
         "data/train/0.parquet": [
             *_person_events(mimic),
-            *(event for kind, row in stays if kind != "copy" for event in _stay_events(kind, row)),
+            *(event for is_copy, event in stays if not is_copy),
             *_note_events(mimic),
         ],
         "data/train/0-again.parquet": [

@@ -96,7 +96,7 @@ class MedsStayReader:
             table[{"death": "died_at", "birth": "born"}[name]] = table["subject_id"].map(first).astype(object)
         for name in ("sex", "race", "insurance"):
             codes = events[events["kind"] == name].drop_duplicates("subject_id").set_index("subject_id")["code"]
-            table[name] = table["subject_id"].map(codes.str.rpartition(PARTS)[2])
+            table[name] = table["subject_id"].map(codes.map(lambda code: code.rpartition(PARTS)[2]))
         until = {canonical_id(subject): at for subject, at in self._until.items()}
         yield table.drop(columns="numbered").assign(**{FAULT: ""}, followed_until=table["subject_id"].map(until))
 
@@ -109,7 +109,9 @@ class MedsStayReader:
                 latest = table.groupby("subject_id")["time"].max()
                 for subject, at in latest.dropna().items():
                     self._until[subject] = max(at, self._until.get(subject, at))
-                table = table.assign(kind=meanings.look_up(table["code"].astype(object).map(lambda code: (code,))))
+                codes = pd.Series(table["code"].dropna().unique(), dtype=object)
+                kinds = dict(zip(codes, meanings.look_up(codes.map(lambda code: (code,))), strict=True))
+                table = table.assign(kind=table["code"].astype(object).map(kinds))
                 table = _with_ids(table[table["kind"].notna()], visit)
                 is_timed = table["time"].notna() | table["kind"].isin(["sex", "race", "insurance"])
                 for row in table.loc[~is_timed, ROW]:

@@ -149,7 +149,7 @@ class MedsNotes(MedsSource):
 
     def has(self, name: str) -> bool:
         """True for what MEDS has."""
-        return name != "stored_at"
+        return name != "stored_at" and (name != "hadm_id" or self.visit is not None)
 
 
 def _resources(kinds: tuple[str, ...], value: Any) -> Any:
