@@ -7,6 +7,7 @@ import base64
 import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -167,29 +168,20 @@ def write_meds(folder: Path, mimic: Path) -> dict[str, int]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    fields = {
-        "subject_id": pa.int64(),
-        "time": pa.timestamp("us"),
-        "code": pa.string(),
-        "text_value": pa.large_string(),
-    }
-    schema = pa.schema({**fields, "hadm_id": pa.int64()})
+    fields = {"subject_id": pa.int64(), "time": pa.timestamp("us"), "code": pa.string()}
+    schema = pa.schema({**fields, "text_value": pa.large_string(), "hadm_id": pa.int64()})
     stays = list(stays_with_traps(mimic))
+    once = (_stay_events(kind, row) for kind, row in stays if kind != "copy")
+    again = (_stay_events(kind, row) for kind, row in stays if kind == "copy")
     shards = {
-        "data/train/0.parquet": [
-            *_person_events(mimic),
-            *(event for is_copy, event in stays if not is_copy),
-            *_note_events(mimic),
-        ],
-        "data/train/0-again.parquet": [
-            event for kind, row in stays if kind == "copy" for event in _stay_events(kind, row)
-        ],
+        "data/train/0.parquet": chain(_person_events(mimic), *once, _note_events(mimic)),
+        "data/train/0-again.parquet": chain(*again),
     }
     counts = {}
     for name, events in shards.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         rows = [dict(zip(schema.names, event, strict=True)) for event in events]
-        rows.sort(key=lambda row: (row["subject_id"], row["time"] is not None, row["time"]))
+        rows.sort(key=lambda row: (row["subject_id"], row["time"] or datetime.min))  # static events first
         pq.write_table(pa.Table.from_pylist(rows, schema), folder / name)
         counts[name] = len(rows)
     return counts

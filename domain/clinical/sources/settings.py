@@ -61,7 +61,8 @@ class ValueMap(Settings):
         yield {name: getattr(self, name) for name in type(self).model_fields}
 
 
-ADMISSION_KINDS = ("unplanned", "planned", "observation", "newborn", "no_admission")
+NO_ADMISSION = "no_admission"
+ADMISSION_KINDS = ("unplanned", "planned", "observation", "newborn", NO_ADMISSION)
 DISCHARGE_KINDS = ("home", "acute_care_transfer", "against_medical_advice", "hospice", "died")
 
 
@@ -77,7 +78,8 @@ class StayMap(ValueMap):
     newborn: Values = []
     """Admission types of births, which are neither index stays nor readmissions."""
     no_admission: Values = []
-    """Admission types of visits that are no admissions, such as those of outpatients; they are left out."""
+    """Admission types of visits that are no admissions, such as those of outpatients; they are left out. Where several
+    values may have a meaning, one that is named here decides."""
     home: Values = []
     """Discharge locations of all who were discharged alive in another way than the following."""
     acute_care_transfer: Values = []

@@ -8,7 +8,7 @@ from bertrelay.progress import log
 from domain.clinical.sources.form import FAULT, ORDER, Count, StayReader
 from domain.clinical.sources.reading import first_fault
 from domain.clinical.sources.rows import LAST_SECOND, age_at, identified, top_coded
-from domain.clinical.sources.settings import HospitalSource, StayMap
+from domain.clinical.sources.settings import NO_ADMISSION, HospitalSource, StayMap
 from domain.clinical.sources.values import Meanings, candidates, count_unmapped, shown_one, times_of
 
 TEXTS = ("admission_type", "discharge_location", "sex", "race", "insurance")
@@ -97,7 +97,7 @@ class SourceHospital:
         kinds, ends = pd.Series("unplanned", table.index), pd.Series(None, table.index, dtype=object)
         if source.has("admission_type"):
             kinds = Meanings(of_types, "admission_type").look_up(table["admission_type"])
-            is_admission = kinds != "no_admission"
+            is_admission = kinds != NO_ADMISSION
             if not is_admission.all():
                 table = count("admissions by the map", table[is_admission])
                 kinds, ends = kinds[is_admission], ends[is_admission]

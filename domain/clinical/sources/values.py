@@ -11,7 +11,7 @@ import pandas as pd
 from bertrelay.data.records import MISSING_WORDS, is_missing
 from bertrelay.errors import RequestError
 from domain.clinical.sources.form import Count
-from domain.clinical.sources.settings import HospitalSource, Values, pattern_of, plain
+from domain.clinical.sources.settings import NO_ADMISSION, HospitalSource, Values, pattern_of, plain
 
 ISO = re.compile(
     r"(?P<day>\d{4}-\d\d-\d\d)(?:[ T](?P<time>\d\d:\d\d(?::\d\d)?)(?:[.,]\d+)?(?P<offset>Z|[+-]\d\d:?\d\d)?)?", re.ASCII
@@ -117,7 +117,8 @@ def shown_one(values: tuple[str, ...]) -> str | None:
 class Meanings:
     """The meaning of each value of a column by a map; None for one that is not mapped.
 
-    Of several candidates the first that is named itself decides, then the first that a regular expression matches.
+    Of several candidates the first that is named itself decides, then the first that a regular expression matches; but
+    one that is named itself as `no_admission` decides before all.
 
     column: its name, for errors.
     """
@@ -142,7 +143,8 @@ class Meanings:
     def _meaning(self, values: tuple[str, ...]) -> str | None:
         if values not in self._cache:
             exact = [self._exact[value] for value in values if value in self._exact]
-            self._cache[values] = next(iter(exact), None) or next(filter(None, map(self._matching, values)), None)
+            first = NO_ADMISSION if NO_ADMISSION in exact else next(iter(exact), None)
+            self._cache[values] = first or next(filter(None, map(self._matching, values)), None)
         return self._cache[values]
 
     def _matching(self, value: str) -> str | None:
