@@ -276,7 +276,7 @@ def _document(row: Row) -> dict[str, object]:
     context: dict[str, object] = {"period": {"start": charted}}
     if row["hadm_id"]:
         context["encounter"] = [{"reference": f"Encounter/{row['hadm_id']}"}]
-    return {
+    document: dict[str, object] = {
         "resourceType": "DocumentReference",
         "id": row["row_id"],
         "status": "entered-in-error" if kind == "withdrawn" else "current",
@@ -284,4 +284,5 @@ def _document(row: Row) -> dict[str, object]:
         "subject": {"reference": f"Patient/{row['subject_id']}"},
         "content": [{"attachment": {"contentType": "text/plain; charset=utf-8", "data": data}}],
         "context": context,
-    } | ({"date": _instant(row["storetime"], in_utc=True)} if row["storetime"] else {})
+    }
+    return document | ({"date": _instant(row["storetime"], in_utc=True)} if row["storetime"] else {})

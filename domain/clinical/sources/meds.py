@@ -93,7 +93,9 @@ class MedsStayReader:
             table["hadm_id"] = table["numbered"]
         for name in ("death", "birth"):
             first = events[events["kind"] == name].groupby("subject_id")["time"].min()
-            table[{"death": "died_at", "birth": "born"}[name]] = table["subject_id"].map(first).astype(object)
+            table[{"death": "died_at", "birth": "born"}[name]] = (
+                first.reindex(table["subject_id"]).astype(object).to_numpy()
+            )
         for name in ("sex", "race", "insurance"):
             codes = events[events["kind"] == name].drop_duplicates("subject_id").set_index("subject_id")["code"]
             table[name] = table["subject_id"].map(codes.map(lambda code: code.rpartition(PARTS)[2]))

@@ -116,7 +116,7 @@ class MedsStays(MedsSource):
     """Codes of admissions, or regular expressions between slashes."""
     discharge: Annotated[Values, Field(min_length=1)]
     """Codes of discharges."""
-    death: Values = Field(default=["/^MEDS_DEATH($|\\/\\/)/"], min_length=1)
+    death: Values = Field(default=["/^MEDS_DEATH($|//)/"], min_length=1)
     """Codes of deaths, wherever."""
     birth: Values = Field(default=["MEDS_BIRTH"], min_length=1)
     """Codes of births."""

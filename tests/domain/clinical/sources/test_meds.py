@@ -64,6 +64,14 @@ def test_an_admission_ends_with_the_next_discharge_before_another_admission(tmp_
     assert characteristics["age"].to_dict() == {"1-1": 73, "1-4": 73, "2-1": 64}
 
 
+def test_events_without_births_and_deaths_have_no_ages(tmp_path):
+    events = [event for event in EVENTS if not event[2].startswith(("MEDS", "SEX"))]
+    stays = cohort_of(write(tmp_path / "meds", events), tmp_path / "out", minimum_age=0)
+    assert list(stays.index) == ["1-1", "1-4", "2-1"]
+    with pytest.raises(RequestError, match="0 at least 18 years old"):
+        cohort_of(tmp_path / "meds", tmp_path / "again")
+
+
 def test_the_data_of_a_subject_end_with_the_last_event(tmp_path):
     cohort_of(write(tmp_path / "meds"), tmp_path / "out", data_end="per-subject")
     assert pd.read_parquet(tmp_path / "out/cohort.parquet")["hadm_id"].tolist() == ["1-1"]
