@@ -32,8 +32,11 @@ OMOP_STAYS = TableSet(
 OMOP_NOTES = TableSet(needed=(("note",),), standard="OMOP", file_name=OMOP_FILES, suffix=".csv, .tsv or .parquet")
 
 AdmissionColumn = Literal[
-    *("visit_concept_id", "visit_source_value", "visit_source_concept_id"),
-    *("admitted_from_concept_id", "admitted_from_source_value"),
+    "visit_concept_id",
+    "visit_source_value",
+    "visit_source_concept_id",
+    "admitted_from_concept_id",
+    "admitted_from_source_value",
 ]
 DischargeColumn = Literal["discharged_to_concept_id", "discharged_to_source_value"]
 NoteTypeColumn = Literal["note_type_concept_id", "note_class_concept_id", "note_source_value", "note_title"]
