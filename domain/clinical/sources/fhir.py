@@ -14,6 +14,7 @@ import pandas as pd
 from bertrelay.data.readers import jsonl_rows
 from bertrelay.data.tables import ABSENT, Record, Rejected, Row, Table
 from bertrelay.errors import RequestError
+from bertrelay.settings import InputFile
 from domain.clinical.sources.form import FAULT, FILE, ROW, Reject
 from domain.clinical.sources.mimic_tables import Tables
 from domain.clinical.sources.reading import frames
@@ -46,8 +47,9 @@ RACE = "us-core-race"
 
 def files_of(path: Tables, kinds: tuple[str, ...]) -> dict[str, Path]:
     """Finds the files of resources. Raises RequestError where a resource has none."""
-    files = {name: Path(file) for name, file in path.items()} if isinstance(path, dict) else None
-    if files is None:
+    if isinstance(path, dict):
+        files = {name: Path(file) for name, file in path.items()}
+    else:
         files = resource_files(Path(path), kinds) if Path(path).is_dir() else {Path(path).name: Path(path)}
     for kind in kinds:
         if not any(kind.lower() in name.lower() for name in files):
@@ -62,7 +64,7 @@ def _resources(file: Path, kind: str, names: tuple[str, ...], record: Any, rejec
     """Streams the resources of a file in blocks of `names`; record: makes the values of one, or raises Rejected."""
 
     def stream() -> Iterator[Row]:
-        for row in jsonl_rows(Table(path=str(file), format="jsonl"), [], ELEMENTS[kind]):
+        for row in jsonl_rows(Table(path=InputFile(file), format="jsonl"), [], ELEMENTS[kind]):
             if isinstance(row, Rejected):
                 yield row
                 continue

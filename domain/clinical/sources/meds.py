@@ -51,7 +51,7 @@ def shards_of(source: MedsSource, *columns: str) -> dict[str, Path]:
 
 def _is_text(kind: pa.DataType) -> bool:
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def _batches(path: Path, columns: list[str]) -> Iterator[pd.DataFrame]:
@@ -78,7 +78,7 @@ class MedsStayReader:
     def __init__(self, source: MedsStays) -> None:
         self._source, self._files = source, shards_of(source)
         self.file = Path(source.path)
-        self._until: dict[int, Any] = {}  # by subject the time of the last event
+        self._until: dict[Any, Any] = {}  # by subject the time of the last event
 
     def blocks(self, reject: Reject) -> Iterator[pd.DataFrame]:
         """Yields all stays."""
@@ -164,7 +164,7 @@ def _by_time(admissions: pd.DataFrame, discharges: pd.DataFrame, reject: Reject)
     # At one time a discharge ends the stay before, unless none is open.
     both = both.sort_values(["subject_id", "time", "is_end"], ascending=[True, True, False], kind="stable")
     ends: dict[int, int] = {}
-    numbers, lost = defaultdict[str, int](int), []
+    numbers, lost = defaultdict[str, int](int), list[int]()
     names: dict[int, str] = {}
     subject, waiting, early = None, None, None
     for index, each, at, is_end in both[["subject_id", "time", "is_end"]].itertuples(name=None):

@@ -20,6 +20,7 @@ import pandas as pd
 from bertrelay.data.records import READERS, canonical_id, is_missing
 from bertrelay.data.tables import ABSENT, Record, Row, Table
 from bertrelay.errors import RequestError
+from bertrelay.settings import InputFile
 from domain.clinical.sources.form import BLOCK_ROWS, FAULT, FILE, ROW, Reject
 from domain.clinical.sources.mimic_tables import TableSet, tables_of
 from domain.clinical.sources.reading import frames
@@ -170,7 +171,7 @@ class OmopTables:
         if is_duckdb(file):
             stream = _database_rows(file, table, names, self._source.database_schema)
         else:
-            source = Table(path=str(file))
+            source = Table(path=InputFile(file))
             stream = READERS[source.file_format](source, [], names)
         for row in stream:
             missing = [name for name, value in zip(names, row.values, strict=False) if value is ABSENT]
@@ -242,12 +243,12 @@ def _concept(value: object) -> object:
     return "" if concept == "0" else concept
 
 
-def _tuples(table: pd.DataFrame, names: Sequence[str]) -> list[tuple[object, ...]]:
+def _tuples(table: pd.DataFrame, names: Sequence[str]) -> "pd.Series[Any]":
     columns = (table[name].map(_concept) if name.endswith("_concept_id") else table[name] for name in names)
-    return list(zip(*columns, strict=True))
+    return pd.Series(list(zip(*columns, strict=True)), table.index, dtype=object)
 
 
-def _birth(person: Mapping[str, Any]) -> tuple[object, bool]:
+def _birth(person: Mapping[Any, Any]) -> tuple[object, bool]:
     """The date of birth, and whether only its year is known; null where that is none."""
     at = person["birth_datetime"]
     if not is_missing(at) and str(at).strip():
