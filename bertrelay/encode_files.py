@@ -128,7 +128,7 @@ def encode_file(
 
     with locked_output(output, process_group), connect(settings, process_group) as executor:
         scanned = on_main(scan_table, process_group)
-        encoder = open_encoder(model, cache)
+        encoder = open_encoder(model, cache).for_prompt(options.get("prompt_name"))
         # One reader is ahead of the model, the other gives the texts of a Parquet file.
         read_block, texts = (block_reader(table, cache, rejects is not None) for _ in range(2))
         key = fingerprint({"model": encoder_digest(encoder), "source": scanned.digest})
@@ -357,7 +357,7 @@ def encode_dataset(
     settings = Engine.of(engine, process_group)
     check_outside(output, source)
     inputs = on_main(lambda: ParquetInput(source, [column], keep, ["vector"]), process_group)
-    encoder = open_encoder(model, cache)
+    encoder = open_encoder(model, cache).for_prompt(options.get("prompt_name"))
     width = stored_columns(encoder.dim, vectors)
     vector = pa.field("vector", pa.list_(pa.from_numpy_dtype(DTYPES[vectors]), width))
     with connect(settings, process_group) as executor:

@@ -129,6 +129,20 @@ def publish_folder(building: Path, folder: Path) -> None:
     sync(folder.parent)
 
 
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Yields a folder beside `folder`, to which it is renamed at the end. Raises RequestError where that exists."""
+    if folder.exists():
+        raise RequestError(f"folder: expected a folder that does not exist yet, found {folder}; name another")
+    with explain_write_errors(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as name:
+            building = Path(name, folder.name)
+            building.mkdir()
+            yield building
+            building.rename(folder)
+
+
 def sync(path: Path) -> None:
     """Makes a file durable, or the names in a folder, which syncing its files does not."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -165,6 +165,11 @@ class OpenedTeacher:
     def dim(self) -> int:
         return self.model.dim
 
+    @property
+    def text_before(self) -> str | None:
+        """The text before each sentence; None where another program encoded them."""
+        return self.model.text_before(prompt=self.prompt) if isinstance(self.model, SentenceEncoder) else None
+
     @cached_property
     def digest(self) -> str:
         """Identifies the vectors of all texts, but for prompt and precision."""

@@ -60,8 +60,13 @@ def difference(metrics: Metrics, name: str, than: str) -> Gain:
     return Gain(than, metrics.get(name), metrics.get(f"{name}_low"), metrics.get(f"{name}_high"))
 
 
-def judge(facts: str, gains: Sequence[Gain], doubts: Sequence[str] = ()) -> Verdict:
-    """The verdict of comparisons, without those that have no value, and of further `doubts`, before `facts`."""
+def judge(
+    facts: str, gains: Sequence[Gain], doubts: Sequence[str] = (), failures: Sequence[tuple[Level, str]] = ()
+) -> Verdict:
+    """The verdict of comparisons, without those that have no value, and of further `doubts`, before `facts`.
+
+    failures: other findings, each with its level.
+    """
     compared: dict[tuple[Level, str], list[str]] = {}
     for comparison in gains:
         if comparison.value is not None:
@@ -69,6 +74,7 @@ def judge(facts: str, gains: Sequence[Gain], doubts: Sequence[str] = ()) -> Verd
     findings: list[tuple[Level, str]] = [
         *((level, f"{words} {listed(others)}") for (level, words), others in compared.items()),
         *(("warn", doubt) for doubt in doubts),
+        *failures,
     ]
     worst: Level = max((level for level, _ in findings), key=LEVELS.index, default="good")
     shown = [(level, words) for level, words in findings if worst == "good" or level != "good"]

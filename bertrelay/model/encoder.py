@@ -7,6 +7,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy, deepcopy
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -30,9 +31,10 @@ from bertrelay.inference.kernels import use_cpu_kernels
 from bertrelay.model.files import GRAPHS, Backend
 from bertrelay.model.folder import ModelFolder
 from bertrelay.model.graph import UNLIMITED, BackendChoice, GraphNetwork, check_backend, fastest, load_graph
-from bertrelay.model.layout import Layout, Prompts, in_folder_order, write_layout
+from bertrelay.model.layout import DOCUMENT, QUERY, Layout, Prompts, in_folder_order, write_layout
 from bertrelay.model.network import freeze_pooler, load_text_network, longest_input, position_limit, save_network
 from bertrelay.model.pooling import Pooling, Projection, load_projection, projection_of, projections_of
+from bertrelay.model.static import StaticNetwork, load_static, save_static
 from bertrelay.model.tokenizer import load_tokenizer, pad_id_of, shortened, truncating
 from bertrelay.progress import log
 from bertrelay.settings import Metric
@@ -44,7 +46,13 @@ TOKENIZED_CHARACTERS = 1 << 20  # tokenized at once: thousands of usual sentence
 WORDS = ["dog", "river", "letter", "blue", "seven", "doctor", "music", "city", "run", "bread", "winter", "paper", "law"]
 TIMED = [f"{n} {' '.join(WORDS[n * step % 13] for step in range(1, 3 * (n % 8 + 1)))}" for n in range(1, 129)]
 """Sentences of different words and lengths, on which backends are timed."""
-QUERY_PROMPTS, DOCUMENT_PROMPTS = ("query",), ("document", "passage", "corpus")  # the first that a model has
+QUERY_PROMPTS, DOCUMENT_PROMPTS = (QUERY,), (DOCUMENT, "passage", "corpus")  # the first that a model has
+
+PAIR_FOUND = "expected one encoder, found a pair of two, for queries and for documents"
+TAKE_ONE = (
+    "Name one of the two models of which it was made; in Python SentenceEncoder.load(PAIR).query_encoder.save(FOLDER) "
+    "takes out the one for queries"
+)
 
 
 class EncoderParts(TypedDict, total=False):
@@ -61,6 +69,7 @@ class EncoderParts(TypedDict, total=False):
     truncate_dim: int | None
     spaces: Sequence[str]
     matryoshka_dimensions: Sequence[int]
+    query_encoder: "SentenceEncoder | None"
 
 
 class EncodeArguments(TypedDict, total=False):
@@ -91,6 +100,8 @@ class SentenceEncoder(nn.Module):
     spaces: digests of other encoders whose indexes this one can search: for a student its teacher and the teacher's
         spaces; for a trimmed encoder the whole one.
     matryoshka_dimensions: numbers of first dimensions that training compared beside whole vectors.
+    query_encoder: encodes what follows the prompt `query`, in the same vector space: this encoder then is that of
+        documents, and both are a pair, a `Router` of sentence-transformers.
     """
 
     _prompts = Prompts()
@@ -114,13 +125,14 @@ class SentenceEncoder(nn.Module):
         truncate_dim: int | None = None,
         spaces: Sequence[str] = (),
         matryoshka_dimensions: Sequence[int] = (),
+        query_encoder: "SentenceEncoder | None" = None,
     ) -> None:
         super().__init__()
         if isinstance(backbone, str | os.PathLike):
             parts: dict[str, object] = {"tokenizer": tokenizer, "projection": projection, "normalize": normalize}
             parts |= {"pooling": pooling != ("mean",), "max_tokens": max_tokens, "prompts": prompts}
             parts |= {"similarity_fn_name": similarity_fn_name, "truncate_dim": truncate_dim, "spaces": spaces}
-            parts |= {"matryoshka_dimensions": matryoshka_dimensions}
+            parts |= {"matryoshka_dimensions": matryoshka_dimensions, "query_encoder": query_encoder}
             if extra := [name for name, part in parts.items() if part]:
                 raise RequestError(f"{', '.join(extra)}: the model in {backbone} has its own; set them after loading")
             device, read = as_device(device), read_parts(ModelFolder.find(backbone))
@@ -139,6 +151,7 @@ class SentenceEncoder(nn.Module):
         self.similarity_fn_name = similarity_fn_name
         self.spaces = tuple(spaces)
         self.matryoshka_dimensions = tuple(matryoshka_dimensions)
+        self.query_encoder = query_encoder
         self.pad_id = pad_id_of(backbone, tokenizer)
         self.max_tokens = max_tokens or min(tokenizer.model_max_length, longest_input(backbone) or UNLIMITED)
         freeze_pooler(backbone)
@@ -164,6 +177,12 @@ class SentenceEncoder(nn.Module):
                     f"model: the projection expects {linear.in_features} dimensions and {module} gives {dim}"
                 )
             dim, module = linear.out_features, "the projection before it"
+        queries = self.query_encoder
+        if queries is not None and queries.dim != self.dim:
+            raise RequestError(
+                f"model: expected queries and documents of one vector space, found vectors of {queries.dim} dimensions "
+                f"for queries and of {self.dim} for documents"
+            )
 
     @classmethod
     def load(
@@ -198,22 +217,52 @@ class SentenceEncoder(nn.Module):
             fastest({name: partial(encoder.encode, TIMED) for name, encoder in encoders.items()}, folder.path)
         ]
 
+    @classmethod
+    def pair(cls, *, queries: "SentenceEncoder", documents: "SentenceEncoder") -> "SentenceEncoder":
+        """An encoder for the search of the vectors of `documents` by those of a faster encoder of queries.
+
+        It searches the indexes of `documents`, too. `encode_query` gives the vectors of `queries`, every other method
+        those of `documents`; both are shared.
+        Raises RequestError where their vectors differ in size.
+        """
+        for_queries, for_documents = queries._prompt_for(QUERY_PROMPTS), documents._prompt_for(DOCUMENT_PROMPTS)
+        texts, default = {**documents.prompts.texts}, documents.prompts.default
+        if default == QUERY:
+            texts["default"], default = texts[QUERY], "default"
+        texts |= {QUERY: for_queries, DOCUMENT: for_documents}
+        return documents.with_parts(
+            prompts=Prompts(texts, default),
+            spaces=[encoder_digest(documents), *documents.spaces],
+            matryoshka_dimensions=sorted({*queries.matryoshka_dimensions} & {*documents.matryoshka_dimensions}),
+            query_encoder=queries.with_parts(prompts=Prompts({QUERY: for_queries}, QUERY)),
+        )
+
     def save(self, folder: str | Path) -> None:
-        """Writes a sentence-transformers folder, which versions 3 to 6 load."""
+        """Writes a sentence-transformers folder, which versions 3 to 6 load; a pair is for 5 and 6."""
         folder, layout = Path(folder), self.layout
         with explain_write_errors(folder):
-            save_network(self.backbone, self.tokenizer, folder, self.max_tokens)
+            folder.mkdir(parents=True, exist_ok=True)
             write_layout(folder, layout)
-            folders = [folder / path for kind, path in layout.modules if kind == "Dense"]
-            for projection, path in zip(projections_of(self.projection), folders, strict=True):
-                write_tensors(path / "model.safetensors", projection.state_dict(), {"format": "pt"})
+            self._save_weights(folder, layout.modules)
+            if self.query_encoder is not None and layout.query is not None:
+                self.query_encoder._save_weights(folder, layout.query.modules)
+
+    def _save_weights(self, folder: Path, modules: Sequence[tuple[str, str]]) -> None:
+        """Writes weights and tokenizer into the folders of these modules, which exist."""
+        if self.is_static:
+            save_static(cast(StaticNetwork, self.backbone), self.tokenizer, folder / modules[0][1])
+        else:
+            save_network(self.backbone, self.tokenizer, folder / modules[0][1], self.max_tokens)
+        folders = [folder / path for kind, path in modules if kind == "Dense"]
+        for projection, path in zip(projections_of(self.projection), folders, strict=True):
+            write_tensors(path / "model.safetensors", projection.state_dict(), {"format": "pt"})
 
     save_pretrained = save  # its name in sentence-transformers
 
     def with_parts(self, **parts: Unpack[EncoderParts]) -> "SentenceEncoder":
         """A new encoder of `parts` and, for the rest, of this one's, which both then share.
 
-        `spaces` and `matryoshka_dimensions` are not copied.
+        `spaces`, `matryoshka_dimensions` and the encoder of queries are not copied.
         """
         names = ("backbone", "tokenizer", "pooling", "projection", "normalize", "max_tokens", "prompts")
         shared = {name: getattr(self, name) for name in (*names, "similarity_fn_name", "truncate_dim")}
@@ -228,13 +277,26 @@ class SentenceEncoder(nn.Module):
             token_dim=self.backbone.config.hidden_size,
             dense=tuple(projection.dense for projection in projections_of(self.projection)),
             normalize=self.normalize,
-            max_tokens=self.max_tokens,
+            max_tokens=None if self.is_static else self.max_tokens,
             prompts=self.prompts,
+            static=self.is_static,
             similarity=self.similarity_fn_name,
             truncate_dim=self.truncate_dim,
             spaces=self.spaces,
             matryoshka_dimensions=self.matryoshka_dimensions,
+            **self._routes,
         )
+
+    @property
+    def _routes(self) -> dict[str, Any]:
+        """The statements of a pair's layout about its routes; nothing of a single encoder's."""
+        queries = self.query_encoder
+        return {} if queries is None else {"route": DOCUMENT, "query": replace(queries.layout, route=QUERY)}
+
+    @property
+    def is_static(self) -> bool:
+        """True where the vector of a text is the mean of those of its tokens in a table."""
+        return isinstance(self.backbone, StaticNetwork)
 
     @property
     def pooled_dim(self) -> int:
@@ -387,12 +449,14 @@ class SentenceEncoder(nn.Module):
         normalize_embeddings: scale vectors to length 1.
         truncate_dim: keep only the first dimensions, before the scaling. Warns of a number that is not among
             `matryoshka_dimensions`.
+        Of a pair the encoder of queries encodes after the prompt named `query`.
         Raises RequestError for anything but sentences, such as a mapping or a data frame.
         """
         check_count("truncate_dim", truncate_dim)
-        self._warn_of_cut(truncate_dim or self.truncate_dim)
+        encoder = self.for_prompt(prompt_name)
+        encoder._warn_of_cut(truncate_dim or encoder.truncate_dim)
         vectors = encode(
-            self if device is None else self._on(as_device(device)),
+            encoder if device is None else encoder._on(as_device(device)),
             sentences,
             prompt_name=prompt_name,
             prompt=prompt,
@@ -432,9 +496,11 @@ class SentenceEncoder(nn.Module):
     def encode_query(self, sentences: str | Iterable[str], **options: Unpack[EncodeArguments]) -> Any:
         """Encodes with the model's prompt for queries, or without one; `prompt` and `prompt_name` override it.
 
+        A pair encodes with its encoder of queries.
+
         When `prompts` was set to a mapping without one, the default prompt is used, as in sentence-transformers 6.
         """
-        return self.encode(sentences, **self._with_prompt(QUERY_PROMPTS, options))
+        return (self.query_encoder or self).encode(sentences, **self._with_prompt(QUERY_PROMPTS, options))
 
     def encode_document(self, sentences: str | Iterable[str], **options: Unpack[EncodeArguments]) -> Any:
         """Encodes with the model's prompt for documents; see `encode_query`."""
@@ -444,14 +510,19 @@ class SentenceEncoder(nn.Module):
     def retrieval_prompts(self) -> tuple[str | None, str | None]:
         """The names of the prompts for queries and for documents of a model that has both and no default.
 
-        A prompt without text has the name None; without both prompts, or with a default, both names are None.
+        A prompt without text has the name None; without both prompts, or with a default, both names are None. That of
+        queries always has a name in a pair, as it chooses the encoder.
         """
         texts = self.prompts.texts
         names = [next(filter(texts.__contains__, roles), None) for roles in (QUERY_PROMPTS, DOCUMENT_PROMPTS)]
         if None in names or self.prompts.default is not None:
-            return None, None
+            names = [None, None]
         query, document = (name if name and texts[name] else None for name in names)
-        return query, document
+        return query if self.query_encoder is None else QUERY, document
+
+    def for_prompt(self, prompt_name: str | None) -> "SentenceEncoder":
+        """The encoder of texts after the prompt of this name: of a pair that of queries for theirs, else this one."""
+        return self.query_encoder if self.query_encoder is not None and prompt_name in QUERY_PROMPTS else self
 
     def with_default_prompt(self, text: str | None) -> "SentenceEncoder":
         """An encoder with the default prompt `text` that shares all else; this one when `text` is None."""
@@ -474,8 +545,12 @@ class SentenceEncoder(nn.Module):
     def _with_prompt(self, names: Sequence[str], options: EncodeArguments) -> EncodeArguments:
         if options.get("prompt_name") is not None or options.get("prompt") is not None:
             return options
+        return {**options, "prompt": self._prompt_for(names)}
+
+    def _prompt_for(self, names: Sequence[str]) -> str:
+        """The text of the first of these prompts that the model has; without one none, or the default of set ones."""
         text = next((self.prompts.texts[name] for name in names if name in self.prompts.texts), None)
-        return options if text is None and self._prompts_were_set else {**options, "prompt": text or ""}
+        return self.prompts.text() if text is None and self._prompts_were_set else text or ""
 
     def similarity(self, embeddings1: ArrayLike | Tensor, embeddings2: ArrayLike | Tensor) -> Tensor:
         """Similarity (n, m) by `similarity_fn_name` of all `embeddings1` (n, dim) with all `embeddings2` (m, dim)."""
@@ -496,9 +571,29 @@ def read_parts(folder: ModelFolder, backend: Backend | None = None, *, is_base: 
     """
     if not is_base:
         folder.check_kind("encoder")
-    layout, inner = folder.layout, folder.transformer
+    layout = folder.layout
+    parts = _read_single(folder, layout, backend)
+    if layout.query is not None and is_base:
+        raise RequestError(f"base: {PAIR_FOUND} in {folder.path}. {TAKE_ONE}")
+    if layout.query is not None:
+        parts["query_encoder"] = SentenceEncoder(**cast(Any, _read_single(folder, layout.query, backend)))
+    return parts
+
+
+def refuse_pair(encoder: SentenceEncoder) -> None:
+    """Raises RequestError for a pair, of whose encoders a command can change only one."""
+    if encoder.query_encoder is not None:
+        raise RequestError(f"model: {PAIR_FOUND}. {TAKE_ONE}")
+
+
+def _read_single(folder: ModelFolder, layout: Layout, backend: Backend | None) -> EncoderParts:
+    """The parts of an encoder, or of one of a pair."""
+    inner = ModelFolder(folder.path / layout.transformer_folder)
     backend = backend or inner.backends[0]
-    if backend in GRAPHS:
+    if layout.static:
+        table, tokenizer = load_static(inner.path)
+        network = cast(PreTrainedModel, table)  # of which it has all that an encoder uses
+    elif backend in GRAPHS:
         tokenizer = load_tokenizer(inner.path, layout.lower_case)
         graph = load_graph(inner, backend, layout.max_tokens or tokenizer.model_max_length)
         network = cast(PreTrainedModel, graph)  # of which it has all that an encoder uses
@@ -556,9 +651,14 @@ def _slices(sentences: Sequence[str]) -> Iterator[list[str]]:
 
 
 def encoder_digest(encoder: SentenceEncoder) -> str:
-    """The sha256 of all that determines an encoder's vectors: weights, tokenizer, pooling, later modules, prompts."""
+    """The sha256 of all that determines an encoder's vectors: weights, tokenizer, pooling, later modules, prompts.
+
+    Of a pair it is that of its encoder of documents, whose vectors an index has.
+    """
     digest = hashlib.sha256()
     for name, weight in sorted(encoder.state_dict().items()):
+        if name.startswith("query_encoder."):
+            continue
         digest.update(name.encode())
         digest.update(weight.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)  # NumPy has no bfloat16
     digest.update(encoder.tokenizer.backend_tokenizer.to_str().encode())

@@ -24,7 +24,7 @@ from bertrelay.checks import check_choice
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import cosine_metrics
 from bertrelay.files import explain_write_errors, read_json, write_json, write_tensors
-from bertrelay.model.encoder import SentenceEncoder
+from bertrelay.model.encoder import SentenceEncoder, refuse_pair
 from bertrelay.model.files import GRAPHS, PACKAGES, WEIGHTS, GraphBackend, fail_with, read_model_file
 from bertrelay.model.folder import ModelFolder
 from bertrelay.model.graph import SENTENCE, TOKENS, import_openvino
@@ -60,10 +60,14 @@ class Exportable(NamedTuple):
         """The model of a folder or hub id. Raises RequestError for a network without one of these heads."""
         folder = ModelFolder.find(source, cache=cache)
         modules = read_model_file(folder.path / "modules.json", list[dict[str, Any]]) or []  # cross-encoders have one
-        is_encoder = any("Pooling" in str(module.get("type")) for module in modules)
+        is_encoder = any(
+            str(module.get("type")).endswith(("Pooling", "Router", "StaticEmbedding")) for module in modules
+        )
         network = None if is_encoder else load_with_head(folder)
         if network is None:
-            return cls(SentenceEncoder.load(folder, "cpu", backend="torch"))
+            encoder = SentenceEncoder.load(folder, "cpu", backend="torch")
+            refuse_pair(encoder)
+            return cls(encoder)
         backbone = cast(PreTrainedModel, network.eval().base_model)
         return cls(SentenceEncoder(backbone, load_tokenizer(folder.path)), network, folder.path)
 

@@ -33,7 +33,11 @@ POOLING_KEYS = {
 KEYS_WHEN_SET = {"weightedmean", "lasttoken"}  # unknown to the oldest versions
 CLASS_PATH = "sentence_transformers.models."
 MODEL_CONFIG = "config_sentence_transformers.json"
-MODULE_FOLDER = re.compile(r"\d+_[A-Za-z]\w*")
+QUERY, DOCUMENT = "query", "document"
+ROUTES = {QUERY, DOCUMENT}
+"""The encoders of a pair, as sentence-transformers names them in a `Router`."""
+ROUTER_CONFIG = "router_config.json"
+MODULE_FOLDER = re.compile(rf"(?:(?:{QUERY}|{DOCUMENT})_)?\d+_[A-Za-z]\w*")
 AFTER_POOLING = {"Dense", "Normalize"}
 
 Content = TypeVar("Content")
@@ -109,6 +113,9 @@ class Layout:
     truncate_dim: number of first dimensions that a vector keeps; all when None.
     spaces: digests, by `encoder_digest`, of encoders that share this vector space.
     matryoshka_dimensions: numbers of first dimensions that the model was trained to be cut to.
+    static: the vector of a text is the mean of those of its tokens in a table, without a network.
+    route: of an encoder of a pair, `query` or `document`.
+    query: of a pair, whose encoder of documents this is, the layout of the encoder of queries.
     """
 
     pooling: tuple[str, ...] = ("mean",)
@@ -124,6 +131,9 @@ class Layout:
     spaces: tuple[str, ...] = ()
     matryoshka_dimensions: tuple[int, ...] = ()
     transformer_folder: str = ""
+    static: bool = False
+    route: str = ""
+    query: "Layout | None" = None
 
     @property
     def digested(self) -> dict[str, object]:
@@ -134,12 +144,13 @@ class Layout:
 
     @property
     def modules(self) -> list[tuple[str, str]]:
-        """The kind and the folder of every module, in the order of `modules.json`."""
-        kinds = ["Transformer", "Pooling"]
+        """The kind and the folder of every module, in the order of `modules.json`, or of the route of a pair."""
+        kinds = ["StaticEmbedding"] if self.static else ["Transformer", "Pooling"]
         for dense in self.dense:
             kinds += ["Normalize", "Dense"] if dense.normalized else ["Dense"]
         kinds += ["Normalize"] if self.normalize else []
-        return [(kind, f"{index}_{kind}" if index else "") for index, kind in enumerate(kinds)]
+        prefix = f"{self.route}_" if self.route else ""
+        return [(kind, f"{prefix}{index}_{kind}" if index or prefix else "") for index, kind in enumerate(kinds)]
 
 
 DENSE_DIGESTED = ("in_features", "out_features", "bias", "activation", "normalized")
@@ -154,6 +165,17 @@ class _Module(Description):
     def kind(self) -> str:
         """The class name, which is the same in all versions; its path is not."""
         return self.type.rpartition(".")[2] if self.type.startswith("sentence_transformers.") else self.type
+
+
+class _RouterParameters(Description):
+    default_route: str | None = None
+    route_mappings: dict[str, str] | None = None
+
+
+class _Router(Description):
+    types: dict[str, str]
+    structure: dict[str, list[str]]
+    parameters: _RouterParameters = _RouterParameters()
 
 
 class _TokenizerOptions(Description):
@@ -214,7 +236,7 @@ class _ModelConfig(_PromptTexts):
 
 
 def read_layout(folder: Path) -> Layout:
-    """The layout of `folder`. A plain transformers folder is pooled by the mean.
+    """The layout of `folder`, of a pair with that of its queries. A plain transformers folder is pooled by the mean.
 
     Raises RequestError for modules and poolings that this project does not have, for files that are missing or not as
     expected, and for module folders without a `modules.json`; warns of those that it does not name.
@@ -225,12 +247,60 @@ def read_layout(folder: Path) -> Layout:
     )
     if modules is None:
         return _read_plain(folder, module_folders)
-    _check_modules(folder, modules, module_folders)
-    modules = [module for module in modules if module.kind != "Dropout"]  # it has no effect after training
-    transformer = _read_transformer(folder / modules[0].path)
-    pooling = _required(folder / modules[1].path / "config.json", _PoolingConfig)
-    dense, normalize = _read_projections(folder, modules[2:])
+    routes = _read_routes(folder, modules)
+    _check_folders(folder, [*modules, *(module for route in routes.values() for module in route)], module_folders)
     model = read_model_file(folder / MODEL_CONFIG, _ModelConfig) or _ModelConfig()
+    if not routes:
+        return _read_modules(folder, modules, model)
+    query = _read_modules(folder, routes[QUERY], model)
+    query = replace(query, route=QUERY, prompts=Prompts({QUERY: query.prompts.texts.get(QUERY, "")}, QUERY))
+    return replace(_read_modules(folder, routes[DOCUMENT], model), route=DOCUMENT, query=query)
+
+
+def _read_routes(folder: Path, modules: Sequence[_Module]) -> dict[str, list[_Module]]:
+    """The modules of each encoder of a pair, with those that follow for both; nothing of a single encoder.
+
+    Raises RequestError for other routes than one of queries and one of documents.
+    """
+    if not modules or modules[0].kind != "Router":
+        return {}
+    path = folder / modules[0].path / ROUTER_CONFIG
+    router = _required(path, _Router)
+    named = [name for names in router.structure.values() for name in names]
+    if router.structure.keys() != ROUTES or router.parameters.route_mappings or not router.types.keys() >= set(named):
+        raise RequestError(
+            f"model: expected a Router with the routes {DOCUMENT} and {QUERY}, of modules in types, without "
+            f"route_mappings, found {', '.join(sorted(router.structure)) or 'none'} in {path}; sentence-transformers "
+            "itself can use it"
+        )
+    if router.parameters.default_route not in (None, DOCUMENT):
+        log(f"model: warning: default_route in {path} is {router.parameters.default_route}; here it is {DOCUMENT}")
+    return {
+        route: [
+            *(_Module(type=router.types[name], path=(Path(modules[0].path) / name).as_posix()) for name in names),
+            *modules[1:],
+        ]
+        for route, names in router.structure.items()
+    }
+
+
+def _read_modules(folder: Path, modules: Sequence[_Module], model: _ModelConfig) -> Layout:
+    """The layout of the modules of one encoder."""
+    modules = [module for module in modules if module.kind != "Dropout"]  # it has no effect after training
+    kinds = [module.kind for module in modules]
+    is_static = kinds[:1] == ["StaticEmbedding"]
+    first = 1 if is_static else 2  # of the modules after the pooling
+    if (not is_static and kinds[:2] != ["Transformer", "Pooling"]) or not AFTER_POOLING.issuperset(kinds[first:]):
+        raise RequestError(
+            f"model: expected the modules Transformer and Pooling, or StaticEmbedding, and then perhaps Dense and "
+            f"Normalize, found {', '.join(kinds) or 'none'} in {folder / 'modules.json'}; sentence-transformers itself "
+            "can use it"
+        )
+    transformer, pooling = _Transformer(), _PoolingConfig()
+    if not is_static:
+        transformer = _read_transformer(folder / modules[0].path)
+        pooling = _required(folder / modules[1].path / "config.json", _PoolingConfig)
+    dense, normalize = _read_projections(folder, modules[first:])
     similarity = model.similarity_fn_name
     if similarity not in (None, *get_args(Metric)):
         log(
@@ -252,6 +322,7 @@ def read_layout(folder: Path) -> Layout:
         spaces=tuple(model.spaces),
         matryoshka_dimensions=tuple(model.matryoshka_dimensions),
         transformer_folder=modules[0].path,
+        static=is_static,
     )
 
 
@@ -261,13 +332,7 @@ def read_prompt_names(folder: Path) -> list[str]:
     return list(stated.prompts or ()) if stated else []
 
 
-def _check_modules(folder: Path, modules: Sequence[_Module], module_folders: Sequence[str]) -> None:
-    kinds = [module.kind for module in modules if module.kind != "Dropout"]
-    if kinds[:2] != ["Transformer", "Pooling"] or not AFTER_POOLING.issuperset(kinds[2:]):
-        raise RequestError(
-            f"model: expected the modules Transformer, Pooling and then perhaps Dense and Normalize, "
-            f"found {', '.join(kinds) or 'none'} in {folder / 'modules.json'}; sentence-transformers itself can use it"
-        )
+def _check_folders(folder: Path, modules: Sequence[_Module], module_folders: Sequence[str]) -> None:
     for module in modules:
         _check_inside(folder, module.path)
     named = {part for module in modules for part in Path(module.path).parts[:1]}
@@ -381,18 +446,22 @@ def _check_names(path: Path, *names: str | None) -> None:
 
 def write_layout(folder: Path, layout: Layout) -> None:
     """Writes `layout` to `folder`; the caller writes weights, network and tokenizer."""
-    modules = [
-        {"idx": index, "name": str(index), "path": path, "type": CLASS_PATH + kind}
-        for index, (kind, path) in enumerate(layout.modules)
-    ]
-    for path in _paths_of_modules(folder).difference(path for _, path in layout.modules):
+    routes = [layout] if layout.query is None else [layout.query, layout]
+    paths = {path for route in routes for _, path in route.modules}
+    for path in _paths_of_modules(folder) - paths:
         shutil.rmtree(folder / path, ignore_errors=True)  # of an earlier encoder
-    for _, path in layout.modules:
-        (folder / path).mkdir(parents=True, exist_ok=True)
-    write_json(folder / "modules.json", modules)
-    transformer = {"max_seq_length": layout.max_tokens, "do_lower_case": layout.lower_case}
-    write_json(folder / "sentence_bert_config.json", transformer)
-    write_json(folder / "1_Pooling" / "config.json", _pooling_config(layout))
+    for route in routes:
+        _write_modules(folder, route)
+    (folder / ROUTER_CONFIG).unlink(missing_ok=True)
+    modules = layout.modules
+    if layout.query is not None:
+        modules = [("Router", "")]
+        write_json(folder / ROUTER_CONFIG, _router_config(routes))
+    listed = [
+        {"idx": index, "name": str(index), "path": path, "type": CLASS_PATH + kind}
+        for index, (kind, path) in enumerate(modules)
+    ]
+    write_json(folder / "modules.json", listed)
     model = {
         # Without the version of sentence-transformers, for which older readers would warn.
         "__version__": {"transformers": version("transformers"), "pytorch": version("torch")},
@@ -404,6 +473,17 @@ def write_layout(folder: Path, layout: Layout) -> None:
         **({"matryoshka_dimensions": list(trained)} if (trained := layout.matryoshka_dimensions) else {}),
     }
     write_json(folder / MODEL_CONFIG, model)
+
+
+def _write_modules(folder: Path, layout: Layout) -> None:
+    """Writes the configurations of the modules of one encoder."""
+    for _, path in layout.modules:
+        (folder / path).mkdir(parents=True, exist_ok=True)
+    if not layout.static:
+        (_, transformer), (_, pooling), *_ = layout.modules
+        limits = {"max_seq_length": layout.max_tokens, "do_lower_case": layout.lower_case}
+        write_json(folder / transformer / "sentence_bert_config.json", limits)
+        write_json(folder / pooling / "config.json", _pooling_config(layout))
     paths = [path for kind, path in layout.modules if kind == "Dense"]
     for dense, path in zip(layout.dense, paths, strict=True):
         sizes = {"in_features": dense.in_features, "out_features": dense.out_features}
@@ -411,13 +491,23 @@ def write_layout(folder: Path, layout: Layout) -> None:
         write_json(folder / path / "config.json", sizes | rest)
 
 
+def _router_config(routes: Sequence[Layout]) -> dict[str, Any]:
+    return {
+        "types": {path: CLASS_PATH + kind for route in routes for kind, path in route.modules},
+        "structure": {route.route: [path for _, path in route.modules] for route in routes},
+        "parameters": {"default_route": DOCUMENT, "allow_empty_key": True, "route_mappings": {}},
+    }
+
+
 def _paths_of_modules(folder: Path) -> set[str]:
-    """The folders of the modules in an existing `modules.json`."""
+    """The folders of the modules of an encoder or a pair that was saved to `folder` before."""
     try:
         modules = read_model_file(folder / "modules.json", list[_Module]) or []
+        router = read_model_file(folder / ROUTER_CONFIG, _Router)
     except RequestError:
         return set()
-    return {module.path for module in modules if MODULE_FOLDER.fullmatch(module.path)}
+    paths = {module.path for module in modules} | (set(router.types) if router else set())
+    return set(filter(MODULE_FOLDER.fullmatch, paths))
 
 
 def in_folder_order(modes: Sequence[str]) -> tuple[str, ...]:

@@ -158,6 +158,16 @@ def plain_rules(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
     return rules
 
 
+def count_subwords(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> int:
+    """The number of subwords of all `texts`, without special tokens; unknown ones count as their characters."""
+    encodings = plain_rules(tokenizer).encode_batch(list(texts), add_special_tokens=False)
+    return sum(
+        end - start if number == tokenizer.unk_token_id else 1
+        for encoding in encodings
+        for number, (start, end) in zip(encoding.ids, encoding.offsets, strict=True)
+    )
+
+
 def before_sentences(rules: Tokenizer) -> str:
     """The prefix that marks the first word of a sentence as the start of one: a space for byte-level rules."""
     bare, after_space = (rules.encode(text, add_special_tokens=False).tokens[:1] for text in ("a", " a"))

@@ -393,16 +393,19 @@ EXPORT_OPTIONS = {"formats": "--format", "sts": "--sts FILE", "parallel": "--par
 def export(
     model: ModelArgument,
     output: Annotated[Path, argument("OUT", "Folder of the exported model, which must not exist.")],
-    settings: Annotated[Fields, ExportSettings, "formats", "precision", "opset", "parent"],
+    settings: Annotated[Fields, ExportSettings, "pair", "formats", "precision", "opset", "parent"],
     options: ExportOptions,
 ) -> None:
-    """Export a model as a graph for ONNX Runtime or OpenVINO, and compare vectors, speed and scores.
+    """Export a model as a graph for ONNX Runtime or OpenVINO, or with its teacher as a pair; compare speed and scores.
 
     OUT of an encoder is a folder of sentence-transformers whose graph gives `sentence_embedding` for ids and mask. The
     graph of a tagger, outcome model or cross-encoder gives `logits`, that of a question answerer `start_logits` and
     `end_logits`.
 
     With --precision int8 the graph is smaller and its vectors differ a little; the command prints by how much.
+
+    With --pair no graph is written, but a student and its teacher in one folder of sentence-transformers, a Router:
+    `encode_query` is the student, `encode_document` the teacher.
 
     For example:
 
@@ -411,6 +414,8 @@ def export(
       bertrelay export MODEL small --precision int8 --sts test.csv
 
       bertrelay export MODEL both --format onnx --format openvino
+
+      bertrelay export STUDENT pair --pair TEACHER
 
       bertrelay export TAGGER exported && bertrelay ner tag exported notes.txt entities.jsonl
     """

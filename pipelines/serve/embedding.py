@@ -20,6 +20,7 @@ from bertrelay.inference.batches import best_batch_tokens, computed_precision, f
 from bertrelay.inference.encode import TokenBlock, check_finite, compute_block
 from bertrelay.inference.kernels import use_packed
 from bertrelay.model.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, SentenceEncoder, encoder_digest
+from bertrelay.model.layout import QUERY
 from bertrelay.model.tokenizer import CHARACTERS_A_TOKEN, plain_rules
 from bertrelay.privacy import is_sensitive
 from pipelines.serve.engine import Engine, fixed_shape, like_lengths, one_shape
@@ -105,6 +106,8 @@ class ServedEncoder:
         choose = one_shape if settings.invariant else like_lengths
         self.engine = Engine(self._compute, budget, encoder.max_tokens, settings.queue_tokens, choose)
         self.example = Encoded(encoder.tokenize(["an example"])[0], 0)
+        queries = encoder.query_encoder
+        self.queries = None if queries is None else ServedEncoder(f"{name}:{QUERY}", queries, settings)
 
     @property
     def dimensions(self) -> list[int]:
@@ -119,9 +122,9 @@ class ServedEncoder:
 
     @property
     def description(self) -> dict[str, Any]:
-        """Facts about the encoder, for lists and the page."""
+        """Facts about the encoder, for lists and the page; of a pair about that of documents, and that of queries."""
         encoder = self.encoder
-        return {
+        facts = {
             "dim": encoder.dim,
             "max_tokens": encoder.max_tokens,
             "prompts": dict(encoder.prompts.texts),
@@ -133,6 +136,7 @@ class ServedEncoder:
             "precision": computed_precision(encoder.backbone, self.precision),
             "digest": self.digest,
         }
+        return facts if self.queries is None else {**facts, "queries": self.queries.description}
 
     def _compute(self, inputs: Sequence[Encoded]) -> list[NDArray[np.float32]]:
         """The vectors of inputs with the same number of prompt tokens, (dim,) each; without pooling (tokens, dim)."""
@@ -166,16 +170,20 @@ class ServedEncoder:
         ids, mask = (torch.from_numpy(array.astype(np.int64)) for array in arrays)
         return to_device(ids, self.encoder.device), to_device(mask, self.encoder.device)
 
-    def prompt(self, prompt_name: str | None = None, input_type: str | None = None) -> str:
-        """The text before each text of a request. Raises Refusal for an unknown name or type."""
+    def route(self, prompt_name: str | None = None, input_type: str | None = None) -> "tuple[ServedEncoder, str]":
+        """The encoder of a request, of a pair one of two, and the text before each of its texts.
+
+        Raises Refusal for an unknown name or type.
+        """
         if prompt_name is None and input_type is not None and input_type not in NO_INPUT_TYPES:
             if input_type not in INPUT_TYPES:
                 known_types = ", ".join([*INPUT_TYPES, *NO_INPUT_TYPES])
                 raise Refusal(f"input_type: expected one of {known_types}; found another", param="input_type")
             texts = self.encoder.prompts.texts
             prompt_name = next(filter(texts.__contains__, INPUT_TYPES[input_type]), None)
+        encoder = self.queries if self.queries and prompt_name in QUERY_PROMPTS else self
         try:
-            return self.encoder.text_before(prompt_name)
+            return encoder, encoder.encoder.text_before(prompt_name)
         except RequestError:
             names = ", ".join(self.encoder.prompts.texts) or "none"
             raise Refusal(

@@ -64,7 +64,7 @@ def _model_lines(models: Models) -> Iterator[str]:
         yield from _family(f"{name}_total", "counter", text, rows)
     rows = [(f'model="{_escape(model)}"', engine.waiting_tokens) for model, engine in engines.items()]
     yield from _family("queue_tokens", "gauge", "Tokens that wait.", rows)
-    caches = {encoder.name: encoder.cache for encoder in models.of_kind(ServedEncoder)}
+    caches = {model.name: model.cache for model in models.with_engines if isinstance(model, ServedEncoder)}
     rows = [(f'model="{_escape(model)}"', cache.hits) for model, cache in caches.items()]
     yield from _family("cache_hits_total", "counter", "Texts whose vector was in memory.", rows)
     rows = [(f'model="{_escape(model)}"', cache.size) for model, cache in caches.items()]

@@ -24,7 +24,8 @@ from students.searching.index_folder import MANIFEST, read_manifest
 from students.searching.settings import IndexOptions, index_beside
 from teachers.pairs.rerank import load_scorer
 
-Served = ServedEncoder | ServedScorer | ServedTagger | ServedAnswerer | ServedPredictor | ServedIndex
+Computing = ServedEncoder | ServedScorer | ServedTagger | ServedAnswerer | ServedPredictor
+Served = Computing | ServedIndex
 AnyServed = TypeVar("AnyServed", bound=Served)
 Source = str | Path | Table
 """A model folder or hub id, the folder of an index, or a table of which an index is built."""
@@ -83,8 +84,14 @@ class Models:
 
     @property
     def engines(self) -> dict[str, Engine]:
-        """The engines by the names of their models; an index has that of its encoder."""
-        return {model.name: model.engine for model in self if not isinstance(model, ServedIndex)}
+        """The engines by the names of their models, a pair's of queries by `NAME:query`; an index has its encoder's."""
+        return {model.name: model.engine for model in self.with_engines}
+
+    @property
+    def with_engines(self) -> "list[Computing]":
+        """The models that have an engine, and the encoders of queries of pairs."""
+        queries = [encoder.queries for encoder in self.of_kind(ServedEncoder) if encoder.queries]
+        return [model for model in (*self, *queries) if not isinstance(model, ServedIndex)]
 
     def close(self) -> None:
         """Computes what waits, and ends all engines."""
@@ -145,9 +152,8 @@ def open_models(sources: Mapping[str, Source], settings: ServeSettings, *, show:
         served[name] = _open_index(name, source, encoders, settings, show)
     cards = {name: card for name in served if name not in indexes and (card := _card(cast(str, sources[name])))}
     models = Models([served[name] for name in sources], cards)
-    for model in models:
-        if not isinstance(model, ServedIndex):
-            model.engine.submit([model.example], [1]).result()
+    for model in models.with_engines:
+        model.engine.submit([model.example], [1]).result()
     return models
 
 

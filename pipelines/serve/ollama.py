@@ -34,10 +34,11 @@ async def embed(models: Models, body: OllamaBody, usage: Usage) -> dict[str, Any
     started = time.monotonic_ns()
     name = body.model and body.model.removesuffix(":latest")  # which Ollama's clients add
     encoder, prompt_name = models.encoder(name)
-    vectors = await encoder.embed(
+    route, prompt = encoder.route(prompt_name)
+    vectors = await route.embed(
         body.input,
         usage,
-        prompt=encoder.prompt(prompt_name),
+        prompt=prompt,
         truncate=body.truncate,
         dimensions=body.dimensions,
         normalize=True,

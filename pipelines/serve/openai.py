@@ -37,10 +37,11 @@ class EmbeddingsBody(Body):
 async def embeddings(models: Models, body: EmbeddingsBody, usage: Usage) -> dict[str, Any]:
     """The vectors of texts in the form of OpenAI."""
     encoder, prompt_name = models.encoder(body.model)
-    vectors = await encoder.embed(
-        texts_of(encoder, body.input),
+    route, prompt = encoder.route(body.prompt_name or prompt_name, body.input_type)
+    vectors = await route.embed(
+        texts_of(route, body.input),
         usage,
-        prompt=encoder.prompt(body.prompt_name or prompt_name, body.input_type),
+        prompt=prompt,
         truncate=body.truncate,
         dimensions=body.dimensions,
     )

@@ -49,8 +49,8 @@ class ServedIndex:
         if mode != "dense" and not self.index.manifest.lexical:
             raise Refusal(f"mode: expected dense, as the index has no words, found {mode}", param="mode")
         condition = self._condition(where) if where else None
-        prompt = self.encoder.prompt(self.index.query_prompt)
-        vectors = await self.encoder.embed(queries, usage, prompt=prompt, param="query")
+        encoder, prompt = self.encoder.route(self.index.query_prompt)
+        vectors = await encoder.embed(queries, usage, prompt=prompt, param="query")
         return await in_thread(FAR, partial(self._hits, queries, vectors, top_k, mode, condition))
 
     def _condition(self, where: Sequence[str | Filter]) -> Condition:

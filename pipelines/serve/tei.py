@@ -46,10 +46,11 @@ class EmbedAllBody(Body):
 async def embed_all(models: Models, body: EmbedAllBody, usage: Usage) -> Any:
     """The vectors of the tokens of texts as lists of numbers."""
     encoder, prompt_name = models.encoder(body.model)
+    encoder, prompt = encoder.route(body.prompt_name or prompt_name)
     vectors = await encoder.token_vectors(
         texts_of(encoder, body.inputs),
         usage,
-        prompt=encoder.prompt(body.prompt_name or prompt_name),
+        prompt=prompt,
         truncate=body.truncate,
     )
     return [of_text.tolist() for of_text in vectors]
@@ -67,10 +68,11 @@ class EmbedBody(EmbedAllBody):
 async def embed(models: Models, body: EmbedBody, usage: Usage) -> Any:
     """The vectors of texts as lists of numbers."""
     encoder, prompt_name = models.encoder(body.model)
+    encoder, prompt = encoder.route(body.prompt_name or prompt_name)
     vectors = await encoder.embed(
         texts_of(encoder, body.inputs),
         usage,
-        prompt=encoder.prompt(body.prompt_name or prompt_name),
+        prompt=prompt,
         truncate=body.truncate,
         dimensions=body.dimensions,
         normalize=body.normalize,
@@ -110,7 +112,7 @@ async def similarity(models: Models, body: SimilarityBody, usage: Usage) -> list
     """The similarities of a sentence with others, by the measure of the model."""
     encoder, prompt_name = models.encoder(body.model)
     texts = [body.inputs.source_sentence, *body.inputs.sentences]
-    prompt = encoder.prompt(body.parameters.prompt_name or prompt_name)
+    encoder, prompt = encoder.route(body.parameters.prompt_name or prompt_name)
     vectors = await encoder.embed(texts, usage, prompt=prompt, truncate=body.parameters.truncate, param="inputs")
     (similarities,) = matrix(vectors[:1], vectors[1:], encoder.encoder.similarity_fn_name).tolist()
     return list(similarities)

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 from bertrelay.data.tables import Table
 from bertrelay.languages import EachOnce, LanguageCode, is_language
 from bertrelay.model.settings import GraphPrecision, Opset
-from bertrelay.settings import EncoderSource, MaxRejects, ModelSource, Positive, Precision, UsedWith
+from bertrelay.settings import EncoderSource, MaxRejects, ModelSource, Positive, Precision, UnusedWith, UsedWith
 from students.parallel.settings import (
     BY_LANGUAGE,
     ENGLISH,
@@ -125,8 +125,13 @@ class ShrinkSettings(LanguageChoice):
         return [*implied, *self.languages]
 
 
+NO_GRAPH = UnusedWith("pair")
+
+
 class ExportSettings(LanguageChoice):
     """A model as graphs for other engines, in `model/`, with the distance of their vectors to the model's, and speeds.
+
+    Or, with `pair`, a student and its teacher as one model, without a graph.
 
     The model is an encoder, or a tagger, question answerer, scorer or cross-encoder; the vectors of these are the means
     of their tokens'. Cosines are of 150 sentences of many domains in 21 languages that come with the project, to the
@@ -136,16 +141,20 @@ class ExportSettings(LanguageChoice):
     model: ModelSource
     """Encoder, tagger, question answerer, scorer or cross-encoder: a model folder, `@stage/model`, `package:name/path`
     or a hub id."""
-    formats: Annotated[list[Literal["onnx", "openvino"]], Field(min_length=1)] = ["onnx"]
+    pair: ModelSource | None = None
+    """Teacher of the model, to which it is joined in one folder: `encode_query` is then the model's, and the vectors of
+    documents are the teacher's."""
+    formats: Annotated[list[Literal["onnx", "openvino"]], Field(min_length=1), NO_GRAPH] = ["onnx"]
     """Engines to export for: onnx is ONNX Runtime."""
-    precision: GraphPrecision = "fp32"
-    """Number format of the graphs; in int8 they are smaller, and vectors move a little."""
-    opset: Opset = 23
+    precision: Annotated[GraphPrecision, NO_GRAPH] = "fp32"
+    """Number format of the graphs, or of the table of a static model; in int8 they are smaller, and vectors move a
+    little."""
+    opset: Annotated[Opset, NO_GRAPH] = 23
     """Opset of ONNX: 23 has an operator for attention, which is faster; 20 is for runtimes that do not read 23."""
-    parent: ModelSource | None = None
+    parent: Annotated[ModelSource | None, NO_GRAPH] = None
     """Model to measure beside this one, such as its teacher."""
     sts: StsSets = {}
-    """STS sets by name for `sts/…`, of the model, its graphs and its parent."""
+    """STS sets by name for `sts/…`, of the model, its graphs and its parent or pair."""
     parallel: UnlimitedSources = []
-    """Parallel sentences for `translation_accuracy/…`, of the model, its graphs and its parent."""
+    """Parallel sentences for `translation_accuracy/…`, of the model, its graphs and its parent or pair."""
     max_rejects: MaxRejects = 0.01

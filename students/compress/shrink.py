@@ -18,7 +18,7 @@ from bertrelay.data.sentences import text_column
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.encode import finite
 from bertrelay.languages import is_language
-from bertrelay.model.encoder import SentenceEncoder, open_encoder
+from bertrelay.model.encoder import SentenceEncoder, open_encoder, refuse_pair
 from bertrelay.stage import Metrics, StageContext
 from students.compress.coverage import LanguageSubwords, sample_texts, subwords_of_languages
 from students.compress.dimensions import Axes, cosines_to_original, principal_axes, projection_onto
@@ -81,6 +81,7 @@ def shrink(
     check_count("dimensions", dimensions)
     check_can_be_read_again(texts)
     larger = open_encoder(model)
+    refuse_pair(larger)
     encoder = larger.with_default_prompt(prompt)
     if dimensions is not None and encoder.truncate_dim is not None:
         raise RequestError(

@@ -85,14 +85,17 @@ def retained_targets(student: SentenceEncoder, corpus: ParallelCorpus, context: 
 
 
 def average_with_start(
-    student: SentenceEncoder, evaluate: Callable[[ProcessGroup], Metrics], context: StageContext
+    student: SentenceEncoder,
+    start_metrics: Metrics,
+    evaluate: Callable[[ProcessGroup], Metrics],
+    context: StageContext,
 ) -> Metrics:
     """Leaves in `student` the best weights on the line from the start's to its own (`nearest_to_best`).
 
     Training on narrow text makes a network forget other text. Going back on this line undoes that faster than it
     undoes what was learnt (Wortsman et al. 2022, "Robust fine-tuning of zero-shot models").
 
-    1. The weights at each of FRACTIONS are evaluated, and those of the start for the report.
+    1. The weights at each of FRACTIONS are evaluated.
     2. Accuracies are averaged over trained sets and over untrained ones, and cosines to the teacher's vectors over the
        untrained ones.
     3. `nearest_to_best` chooses, of equal fractions the largest: the student gets
@@ -109,15 +112,16 @@ def average_with_start(
 
     0.6 is chosen, the weight is 1.6.
 
-    evaluate: computes the metrics of the weights that `student` has; every process calls it.
+    start_metrics: those of the start.
+    evaluate: computes those of the weights that `student` has; every process calls it.
     Returns the metrics of the chosen weights, `trained_share` (the fraction), and the means at all fractions.
     """
     start = unique_tensors(SentenceEncoder.load(context.work / START, student.device))
     trained = {name: tensor.clone() for name, tensor in unique_tensors(student).items()}
 
-    metrics = {}
-    with progress("averaging with the start", 1 + len(FRACTIONS), "evaluations") as bar:
-        for fraction in (0.0, *FRACTIONS):
+    metrics = {0.0: start_metrics}
+    with progress("averaging with the start", len(FRACTIONS), "evaluations") as bar:
+        for fraction in FRACTIONS:
             _load_between(student, start, trained, fraction)
             metrics[fraction] = broadcast_from_main(evaluate(context.process_group), context.process_group)
             bar.advance()

@@ -42,18 +42,34 @@ class TeacherCopy(Settings):
     """Subwords trained on the corpus; each starts as the mean of the teacher's subwords of its text."""
 
 
+class StaticBase(Settings):
+    """A student without a network: a table of token vectors, whose mean is the vector of a text."""
+
+    static: ModelSource
+    """Encoder whose tokenizer the student has; each token starts as its vector of this token alone."""
+    dim: Positive | None = None
+    """Dimensions of the table, before a linear map to the teacher's; when absent the table has the teacher's vectors
+    itself, without a map."""
+
+
 def _kind_of_base(value: Any) -> str | None:
-    is_copy = isinstance(value, TeacherCopy) or (isinstance(value, dict) and "layers_of" in value)
-    return "copy" if is_copy else kind_of_base(value)
+    for key, kind, settings in (("layers_of", "copy", TeacherCopy), ("static", "static", StaticBase)):
+        if isinstance(value, settings) or (isinstance(value, dict) and key in value):
+            return kind
+    return kind_of_base(value)
 
 
 Base = Annotated[
-    Annotated[ModelSource, Tag("model")] | Annotated[NewEncoder, Tag("new")] | Annotated[TeacherCopy, Tag("copy")],
+    Annotated[ModelSource, Tag("model")]
+    | Annotated[NewEncoder, Tag("new")]
+    | Annotated[TeacherCopy, Tag("copy")]
+    | Annotated[StaticBase, Tag("static")],
     Discriminator(
         _kind_of_base,
         custom_error_type="student_base",
         custom_error_message="expected a model such as 'xlm-roberta-base', a size such as "
-        "{ layers = 6, dim = 384, heads = 12, vocabulary = 32000 }, or { layers_of = 'teacher', vocabulary = 16000 }",
+        "{ layers = 6, dim = 384, heads = 12, vocabulary = 32000 }, { layers_of = 'teacher', vocabulary = 16000 } or "
+        "{ static = 'intfloat/multilingual-e5-small', dim = 256 }",
     ),
 ]
 
@@ -95,7 +111,7 @@ class DistillSettings(LanguageChoice, TrainingSettings):
     teacher: Teacher
     """Encoder, or the vectors that one has made, `{ vectors = "vectors.parquet" }`."""
     base: Base
-    """Start of the student: a pretrained model, a size, or the teacher's layers."""
+    """Start of the student: a pretrained model, a size, the teacher's layers, or a table of token vectors."""
     teacher_prompt: Prompt | None = None
     """Name of the teacher's prompt that precedes each sentence it encodes, or `{ text = "query: " }`; the teacher's
     default when absent."""
@@ -168,7 +184,14 @@ class DistillSettings(LanguageChoice, TrainingSettings):
             raise ValueError("base: vectors have no layers; expected a model or the size of a new one")
         if isinstance(self.teacher, TeacherVectors):
             refuse_idle(self, "teacher_prompt", because="the teacher is a file of vectors")
-        if not isinstance(self.base, ModelSource):
+        if isinstance(self.base, StaticBase):
+            names = ("layers", "intermediate_size", "dropout", "frozen_layers", "max_tokens")
+            refuse_idle(self, *names, because="a table of token vectors has no layers and no longest input")
+            refuse_idle(self, "budget_minutes", because="a table learns in minutes anyway; give epochs")
+            if self.base.dim is None:
+                because = "the table has the student's vectors; give base.dim too"
+                refuse_idle(self, "head_neurons", "keep_directions", because=because)
+        elif not isinstance(self.base, ModelSource):
             refuse_idle(self, "trim_vocabulary", because="the vocabulary of this base is trained on the corpus")
             refuse_idle(self, "head_neurons", because="this base is not pretrained, so there is nothing to fit it to")
         if isinstance(self.base, NewEncoder):

@@ -1,4 +1,4 @@
-"""The start of a student: a pretrained model, a new network, or the teacher's layers under a new vocabulary."""
+"""The start of a student: a pretrained model, a new network, the teacher's layers, or a table of token vectors."""
 
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
@@ -24,7 +24,8 @@ from students.compress.pruning import keep_layers, keep_neurons
 from students.compress.sizes import before_and_after, counts
 from students.compress.vocabulary import trim_vocabulary
 from students.distill.head import fit_hidden_head, fit_linear_head
-from students.distill.settings import DistillSettings, TeacherCopy
+from students.distill.settings import DistillSettings, StaticBase, TeacherCopy
+from students.distill.static import create_static, fold_projection
 from students.distill.targets import Targets
 from students.parallel.corpus import ParallelCorpus
 from students.teacher import OpenedTeacher, resolve_prompt
@@ -152,7 +153,10 @@ def start_student(
 def create_base(
     settings: DistillSettings, corpus: ParallelCorpus, teacher: OpenedTeacher, cache: Cache
 ) -> SentenceEncoder:
-    """A new network, the teacher's layers under a new vocabulary, or a pretrained model; with the student's prompt."""
+    """A new network, the teacher's layers under a new vocabulary, or a pretrained model; with the student's prompt.
+
+    Of a static student it is the model whose tokenizer and token vectors it is made of.
+    """
     if isinstance(settings.base, NewEncoder):
         size = settings.base
         tokenizer = train_unigram(_sample(corpus), size.vocabulary, size.max_tokens)
@@ -162,7 +166,8 @@ def create_base(
         assert isinstance(teacher.model, SentenceEncoder)  # the settings refuse layers of a file of vectors
         base = copy_of(teacher.model, train_unigram(_sample(corpus), settings.base.vocabulary, settings.max_tokens))
     else:
-        base = SentenceEncoder.load(settings.base, backend="torch", cache=cache, is_base=True)
+        source = settings.base.static if isinstance(settings.base, StaticBase) else settings.base
+        base = SentenceEncoder.load(source, backend="torch", cache=cache, is_base=True)
     base.prompts = student_prompts(settings, base)
     base.truncate_dim = None  # the size of the student's vectors is that of the teacher's
     return base
@@ -180,7 +185,10 @@ def student_prompts(settings: DistillSettings, base: SentenceEncoder) -> Prompts
 def shrink_base(
     base: SentenceEncoder, settings: DistillSettings, corpus: ParallelCorpus, precision: ComputePrecision
 ) -> tuple[SentenceEncoder, Metrics]:
-    """Leaves out tokens, layers and neurons as the settings say. Returns the sizes before and after where they do."""
+    """Leaves out tokens, layers and neurons as the settings say, or all but a table of token vectors.
+
+    Returns the sizes before and after where they do.
+    """
     before = counts(base)
     if settings.trim_vocabulary:
         base = trim_vocabulary(base, corpus)
@@ -188,7 +196,9 @@ def shrink_base(
         keep_layers(base, settings.layers, corpus, precision)
     if settings.intermediate_size:
         keep_neurons(base, settings.intermediate_size, corpus)
-    is_smaller = settings.trim_vocabulary or settings.layers or settings.intermediate_size
+    if isinstance(settings.base, StaticBase):
+        base = create_static(base, corpus, settings.base.dim, precision)
+    is_smaller = base.is_static or settings.trim_vocabulary or settings.layers or settings.intermediate_size
     return base, before_and_after(before, counts(base)) if is_smaller else {}
 
 
@@ -206,15 +216,15 @@ def fit_to_teacher(
     than 1, it gets a projection that starts as the regression from its vectors to the teacher's, so that training does
     not spend steps, or Adam's state, on learning mean and scale. With `head_neurons` it gets two, which are fitted.
     """
-    is_pretrained = not isinstance(settings.base, NewEncoder | TeacherCopy)
-    needs_projection = base.dim != teacher.dim or not targets.is_unit or settings.head_neurons is not None
+    is_pretrained, is_static = not isinstance(settings.base, NewEncoder | TeacherCopy), base.is_static
+    needs_projection = base.dim != teacher.dim or not targets.is_unit or settings.head_neurons is not None or is_static
     student = SentenceEncoder(
         base.backbone,
         base.tokenizer,
         pooling=base.pooling,
         projection=None if needs_projection else base.projection,
         normalize=targets.is_unit,
-        max_tokens=min(settings.max_tokens, base.max_tokens),
+        max_tokens=base.max_tokens if is_static else min(settings.max_tokens, base.max_tokens),
         prompts=base.prompts,
         spaces=teacher.spaces,
     )
@@ -222,6 +232,8 @@ def fit_to_teacher(
         student.projection = fit_hidden_head(student, corpus, targets, settings.head_neurons, precision, settings.seed)
     elif needs_projection:
         student.projection = fit_linear_head(student, corpus, targets, is_pretrained=is_pretrained)
+    if isinstance(settings.base, StaticBase) and settings.base.dim is None:
+        return fold_projection(student)
     return student
 
 

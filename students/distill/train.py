@@ -21,7 +21,9 @@ from bertrelay.files import read_json, write_json
 from bertrelay.fingerprint import Digests, content_parts, fingerprint
 from bertrelay.inference.run_model import connect
 from bertrelay.model.encoder import SentenceEncoder
-from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, main_first
+from bertrelay.model.families import Part, unlike_family
+from bertrelay.model.tokenizer import count_subwords
+from bertrelay.process_group import SINGLE_PROCESS, ProcessGroup, broadcast_from_main, main_first
 from bertrelay.progress import log, spinner
 from bertrelay.report import model_name, write_report
 from bertrelay.settings import ModelSource
@@ -46,11 +48,15 @@ from students.distill.retention import (
 from students.distill.settings import DistillSettings
 from students.distill.start import START, start_student
 from students.distill.targets import ItemTargets, Targets, fill_targets
+from students.evaluate.diagnosis import gain_metrics
 from students.evaluate.nearness import nearness_metrics
+from students.evaluate.spread import spread_metrics
 from students.evaluate.translation import encode_once, parallel_metrics, save_variance, translation_metrics
+from students.evaluate.verdicts import of_failures
 from students.parallel.corpus import ParallelCorpus, build_corpus
 from students.parallel.general_sentences import GENERAL, general_sentences
 from students.parallel.settings import ParallelSource
+from students.parallel.soundness import soundness_metrics
 from students.teacher import OpenedTeacher, open_teacher
 
 EXPLAINED, CRITERION = "dev/explained_variance", "dev/score"
@@ -75,18 +81,25 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
         targets = fill_targets(teacher, corpus, context, precision, executor)
     student, sizes = start_student(settings, corpus, teacher, targets, context, precision)
     task = distillation_task(settings, corpus, epoch_items, teacher, targets, student, context, precision)
+    facts = source_metrics(settings, corpus, teacher, student)
     del teacher  # its vectors are on the disk, and the student needs its memory
+    with spinner("evaluating the start"):
+        group = context.process_group
+        start = broadcast_from_main(task.evaluate(group), group) if task.criterion else {}
     metrics = train(task, settings, context.output, context.work, precision)
     if context.process_group.is_main and task.criterion:
         schedule = BatchSchedule(task.lengths, settings, getattr(task, "groups", None))
         write_json(context.output / learning_curve.FILE, learning_curve.learning_curve(context.output / LOG, schedule))
     if settings.average_with_start:
-        metrics |= average_with_start(student, task.evaluate, context)
+        metrics |= average_with_start(student, start, task.evaluate, context)
     if settings.keep_directions:
         base_accuracy = held_out_means(task.base_accuracies(context)).get("untrained", 0.0)
         metrics |= keep_directions(student, corpus, targets, task.evaluate, base_accuracy, context, precision)
+    metrics |= facts | gain_metrics(start, metrics)
     student.matryoshka_dimensions = tuple(settings.objectives.dimensions)
     if context.process_group.is_main:
+        for level, text in of_failures(metrics):
+            log(f"{level}: {text}")
         save_student(student, corpus, targets, context)
     items: Metrics = {"train_items": len(corpus)}
     if epoch_items:
@@ -97,6 +110,25 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
         curve = (read_json(context.output / learning_curve.FILE) or {}).get("rows", [])
         write_report(training_report(*names, corpus.facts, curve), context)
     return {**metrics, **sizes, "target_variance": targets.variance, **items, **planned}
+
+
+def source_metrics(
+    settings: DistillSettings, corpus: ParallelCorpus, teacher: OpenedTeacher, student: SentenceEncoder
+) -> Metrics:
+    """Looks for failures before the training: in the corpus, and in models used unlike their family."""
+    encoder, used = teacher.model, dict[str, dict[Part, str]]()
+    if not isinstance(encoder, SentenceEncoder):
+        metrics = soundness_metrics(corpus, None)
+    else:
+        metrics = soundness_metrics(corpus, partial(count_subwords, encoder.tokenizer))
+        used["teacher"] = unlike_family(str(settings.teacher), encoder, teacher.text_before)
+    if isinstance(settings.base, ModelSource):
+        used["base"] = unlike_family(str(settings.base), student)
+    for model, differences in used.items():
+        for part, words in differences.items():
+            log(f"{model}: warning: {words}")
+            metrics[f"family/{model}_{part}"] = 1
+    return metrics
 
 
 def training_corpus(settings: DistillSettings, context: StageContext, precision: ComputePrecision) -> ParallelCorpus:
@@ -252,6 +284,7 @@ class DistillationTask:
             pairs, encode, self.dev_teacher, self.targets.teacher.variance, own_vectors=own_vectors
         )
         metrics |= nearness_metrics(pairs, encode, self.dev_teacher, own_vectors=own_vectors)
+        metrics |= spread_metrics(pairs, encode, self.dev_teacher)
         distances = [value for name, value in metrics.items() if name.startswith("mse_relative/") and value is not None]
         sizes = {f"sentences/{language}": len(translations.other) for language, translations in pairs.items()}
         if self.has_untrained:

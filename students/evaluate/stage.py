@@ -23,6 +23,7 @@ from students.evaluate.ranking import encode_data, grades_at, rank_by_modes, ran
 from students.evaluate.report import evaluation_report
 from students.evaluate.retrieval import search_metrics
 from students.evaluate.settings import EvaluateSettings
+from students.evaluate.spread import spread_metrics
 from students.evaluate.translation import encode_once, english_of, parallel_metrics, read_variance
 from students.evaluate.xsim import rows_by_language, xsim_metrics
 from students.parallel.pairs import Translations, read_translations
@@ -122,6 +123,7 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
     if teacher is not None:
         encode_teacher = encode_once(teacher, english_of(tests.parallel), precision, progress=True)
     metrics = tests.metrics(encode, encode_teacher, read_variance(settings.model))
+    metrics |= spread_metrics(tests.parallel, encode, encode_teacher)
     metrics |= metrics_at(settings.dimensions, tests.metrics, encode)
     if encode_teacher is not None and settings.recall_at is not None:
         metrics |= search_metrics(tests.parallel, encode, encode_teacher, settings.recall_at)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from bertrelay.errors import plural
 from bertrelay.evaluation.verdict import Gain, Verdict, counted, gain, judge, listed
 from bertrelay.stage import Metrics
+from students.evaluate.diagnosis import Failure, diagnose
 from students.parallel.settings import ENGLISH
 
 MEAN = "mean"
@@ -40,15 +41,15 @@ class Nearness(NamedTuple):
 
 
 def of_student(metrics: Metrics) -> Verdict | None:
-    """Compares with the teacher's mean vector, chance and word-for-word lookup, by language.
+    """Compares with the teacher's mean vector, chance and word-for-word lookup, by language, and names failures.
 
-    Metrics on dev data count where there are none on test data; None where there are neither.
+    Metrics on dev data count where there are none on test data; None where there are neither, and no failure.
     """
-    scores = _scores(metrics)
+    scores, failures = _scores(metrics), of_failures(metrics)
     distances = _by_language(scores, r"mse_relative/(.+)")
     accuracies = _by_language(scores, rf"translation_accuracy/(?:{ENGLISH}-([^/]+)|([^/]+)-{ENGLISH})")
     if not distances and not accuracies:
-        return None
+        return judge("", [], failures=failures) if failures else None
     # a student that finds translations is in doubt here, not useless
     far = [language for language, (distance,) in distances.items() if distance >= 1 and language in accuracies]
     nearer = {language: 1 - distance for language, (distance,) in distances.items() if language not in far}
@@ -72,7 +73,12 @@ def of_student(metrics: Metrics) -> Verdict | None:
     if far:
         doubts.append(f"in squared distance no nearer to the teacher than {MEAN_VECTOR} in {listed(far)}")
     facts = _facts(distances, accuracies, of_nearness(scores), is_dev=scores is not metrics)
-    return judge(facts, gains, doubts)
+    return judge(facts, gains, doubts, failures)
+
+
+def of_failures(metrics: Metrics) -> list[Failure]:
+    """The usual failures that the metrics of a training or an evaluation show, with what to try."""
+    return diagnose({**metrics, **_scores(metrics)})
 
 
 def worst_of(results: Iterable[Metrics]) -> Metrics:

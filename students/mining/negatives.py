@@ -274,7 +274,9 @@ def _prepare(
     query_prompt, prompt = map(prompt_or_default, (options.query_prompt, options.prompt), encoder.retrieval_prompts)
     options = options.model_copy(update={"query_prompt": query_prompt, "prompt": prompt})
     precision = LocalExecutor(process_group).precision(options.precision, encoder.device)
-    key = fingerprint({"model": encoder_digest(encoder), "texts": pairs.digest, "precision": precision})
+    queries = encoder.for_prompt(options.query_prompt)
+    models = [encoder_digest(one) for one in dict.fromkeys((encoder, queries))]
+    key = fingerprint({"model": models, "texts": pairs.digest, "precision": precision})
     index = build_index(
         encoder,
         Table(path=InputFile(pairs.folder / CANDIDATES)),
@@ -289,7 +291,7 @@ def _prepare(
     )
     path = pairs.folder / ANCHORS
     fill_vectors(
-        at_unit_length(encoder),
+        at_unit_length(queries),
         pairs.anchors,
         len(pairs.first),
         path,

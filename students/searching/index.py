@@ -154,7 +154,8 @@ class SearchIndex:
         allowed = self.allowed(where)
         if prompt is None and prompt_name is None:
             prompt_name = self.query_prompt
-        vectors = self.encoder.encode(
+        encoder = self.encoder.query_encoder or self.encoder
+        vectors = encoder.encode(
             queries,
             prompt_name=prompt_name,
             prompt=prompt,
@@ -162,7 +163,7 @@ class SearchIndex:
             batch_tokens=batch_tokens,
             batch_size=batch_size,
         )  # (queries, dim)
-        check_finite(self.encoder, vectors, name_query)
+        check_finite(encoder, vectors, name_query)
         candidates = ef_search and int(ef_search)
         if mode == "dense":
             return self.hits(vectors, int(top_k), exact, candidates, allowed)
@@ -186,7 +187,8 @@ class SearchIndex:
     def query_prompt(self) -> str | None:
         """The name of the model's prompt for queries if the index has its prompt for documents, else None."""
         query_prompt, document_prompt = self.encoder.retrieval_prompts
-        return query_prompt if document_prompt == self.manifest.origin.reading.get("prompt") else None
+        is_theirs = document_prompt == self.manifest.origin.reading.get("prompt")
+        return query_prompt if is_theirs or self.encoder.query_encoder is not None else None
 
     def hits(
         self,

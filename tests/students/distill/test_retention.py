@@ -145,8 +145,8 @@ def test_the_weights_of_a_fraction_lie_on_the_line_from_the_start(student, conte
             parameter.add_(torch.randn_like(parameter))
     trained = {name: tensor.clone() for name, tensor in student.state_dict().items()}
     accuracy = dict(zip((0.0, *FRACTIONS), (0.5, 0.6, 0.7, 0.4, 0.4, 0.4), strict=True))
-    seen = iter(accuracy.values())
-    metrics = average_with_start(student, lambda _: {"dev/translation_accuracy/en-de": next(seen)}, context)
+    seen = iter([{"dev/translation_accuracy/en-de": value} for value in accuracy.values()])
+    metrics = average_with_start(student, next(seen), lambda _: next(seen), context)
     assert metrics["trained_share"] == 0.4
     assert metrics["dev/translation_accuracy/en-de"] == 0.7
     assert [metrics[f"average/{fraction}/trained"] for fraction in accuracy] == list(accuracy.values())

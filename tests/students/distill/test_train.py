@@ -16,6 +16,7 @@ from bertrelay.stage import StageContext
 from students.distill.settings import DistillSettings
 from students.distill.train import CRITERION, run
 from students.evaluate.translation import read_variance
+from students.evaluate.verdicts import of_failures
 from students.parallel.corpus import ParallelCorpus
 
 NEW = {"layers": 2, "dim": 32, "heads": 2, "vocabulary": 200, "max_tokens": 24, "dropout": 0.0}
@@ -86,7 +87,9 @@ def test_from_two_languages_to_one_space(distilled, toy):
             for language in ("en", "de", "fr", "mean")
         ),
         *(f"dev/sentences/{kind}{language}" for kind in ("", "untrained/") for language in ("de", "fr")),
+        *(f"dev/spread/{name}/{part}" for name in ("cosine", "dimensions") for part in ("en", "de", "fr", "teacher")),
     }
+    assert of_failures(metrics) == []
     relative = [best[f"dev/mse_relative/{language}"] for language in ("en", "de", "fr")]
     explained, untrained = 1 - np.mean(relative), [best[f"dev/translation_accuracy/untrained/{way}"] for way in ways]
     assert best["dev/explained_variance"] == pytest.approx(explained) and explained > 0.3

@@ -71,7 +71,9 @@ def test_one_encoding_serves_all_metrics_and_they_have_the_names_of_the_docs(con
         *(f"{name}/{direction}" for name in ("translation_accuracy", "lookup_accuracy") for direction in directions),
         *(f"sts/{name}/spearman_cosine" for name in sts),
         *(f"nearness/{measure}/{language}" for measure in MEASURES for language in ("en", "de", "fr")),
-    ) | {"mse/en", "mse/de", "mse/fr", *(f"nearness/{measure}/mean" for measure in MEASURES)}
+    ) | {"mse/en", "mse/de", "mse/fr", *(f"nearness/{measure}/mean" for measure in MEASURES)} | {
+        f"spread/{measure}/{name}" for measure in ("cosine", "dimensions") for name in ("en", "de", "fr", "teacher")
+    }
     assert [kind for kind, _ in encoded] == ["xlm-roberta", "bert"]
     by_student, by_teacher = (sentences for _, sentences in encoded)
     assert sorted(by_student) == sorted({*english, *german, *french})
