@@ -31,6 +31,8 @@ RESCORE_BLOCK = 1024
 EXACT_BLOCK = 65_536
 """Rows that FAISS compares in one call. Its products round by their position in a call, and which of equals it keeps
 depends on the others of the call: blocks that begin at the same rows give the same result, in segments or not."""
+FEW = 1024
+"""Most rows of a block that are left out after a search of all of it."""
 RECALL_QUERIES = 1000
 RANGE_SAMPLE = 100_000
 
@@ -69,19 +71,23 @@ def exact_neighbours(
         return np.empty((len(queries), top_k), np.float32), np.empty((len(queries), top_k), np.int64)
     faiss = load_faiss()
 
-    def block_neighbours(block: Vectors) -> tuple[Vectors, Rows]:
-        similarities, rows = faiss.knn(queries, block, min(top_k, len(block)), metric=faiss.METRIC_INNER_PRODUCT)
+    def block_neighbours(block: Vectors, count: int) -> tuple[Vectors, Rows]:
+        similarities, rows = faiss.knn(queries, block, min(count, len(block)), metric=faiss.METRIC_INNER_PRODUCT)
         order = np.lexsort((rows, -similarities))
         return np.take_along_axis(similarities, order, 1), np.take_along_axis(rows, order, 1)
 
     def blocks() -> Iterator[tuple[int, tuple[Vectors, Rows]]]:
         for start in range(0, len(corpus), EXACT_BLOCK):
-            inside = slice(start, start + EXACT_BLOCK)
-            if allowed is None or allowed[inside].all():
-                yield start, block_neighbours(corpus[inside])
-            elif len(rows := start + np.flatnonzero(allowed[inside])):
-                similarities, positions = block_neighbours(corpus[rows])
-                yield 0, (similarities, rows[positions])
+            block = slice(start, min(start + EXACT_BLOCK, len(corpus)))
+            inside = np.ones(block.stop - start, bool) if allowed is None else allowed[block]
+            excluded = int((~inside).sum())
+            if excluded <= FEW:  # reading them too is faster than copying the others
+                similarities, rows = block_neighbours(corpus[block], top_k + excluded)
+                order = np.argsort(~inside[rows], axis=1, kind="stable")[:, : min(top_k, int(inside.sum()))]
+                yield start, (np.take_along_axis(similarities, order, 1), np.take_along_axis(rows, order, 1))
+            elif len(positions := np.flatnonzero(inside)):
+                similarities, rows = block_neighbours(corpus[start + positions], top_k)
+                yield start, (similarities, positions[rows])
 
     return merge(blocks(), top_k)
 

@@ -14,6 +14,7 @@ from indexes import build
 
 from bertrelay.data.tables import Table
 from bertrelay.errors import RequestError
+from students.searching import faiss as neighbours
 from students.searching import grow, index_folder
 from students.searching import index as searching
 from students.searching.grow import Added, add_to_index, compact_index, delete_from_index
@@ -216,6 +217,7 @@ def test_graphs_and_codes_leave_out_what_is_deleted_or_does_not_fulfil_a_conditi
     if not few:
         for module in (searching, grow):
             monkeypatch.setattr(module, "EXACT_UP_TO", 5)
+        monkeypatch.setattr(neighbours, "FEW", 3)
     copies = [{**row, "id": f"copy {row['id']}"} for row in rows[:20]]
     folder = start([*rows[:40], *copies], kind=kind)
     delete_from_index(folder, ids=[row["id"] for row in [*rows[5:15], *copies[:8]]])
