@@ -61,12 +61,13 @@ class Columns:
         """The distinct values of a column, and the number of each text's value, (texts,)."""
         if name not in self._distinct:
             is_column = name in self._columns.column_names
-            encoded = (self._columns if is_column else self._sentences)[name].dictionary_encode("encode")
-            chunks = encoded.unify_dictionaries().chunks
-            values = chunks[0].dictionary.to_pylist() if chunks else []
-            numbers = [chunk.indices.to_numpy() for chunk in chunks] or [np.empty(0, np.int64)]
+            column = (self._columns if is_column else self._sentences)[name]
+            if pa.types.is_string(column.type):
+                column = column.cast(pa.large_string())  # of more than 2 GB too
+            encoded = column.combine_chunks().dictionary_encode("encode")
+            values = encoded.dictionary.to_pylist()
             values = [json.loads(value) for value in values] if is_column else values
-            self._distinct[name] = values, np.concatenate(numbers)
+            self._distinct[name] = values, encoded.indices.to_numpy()
         return self._distinct[name]
 
 
