@@ -161,7 +161,7 @@ def test_a_change_that_is_killed_at_any_file_leaves_the_old_index_or_the_new_one
     work(copied("after"))
 
     def state(folder):
-        return ids(folder), answers(encoder, folder)[0]
+        return ids(folder), answers(encoder, folder)[0], index_folder.require_manifest(folder).changes
 
     states = [state(folder) for folder in (tmp_path / "before", tmp_path / "after")]
     seen = []
