@@ -24,6 +24,7 @@ STAGES = {
         ("samples.hospital", 3, "settings:HospitalSettings", "hospital:run", ""),
         ("samples.entities", 1, "settings:EntitySettings", "papers:run_entities", ""),
         ("samples.questions", 1, "settings:QuestionSettings", "papers:run_questions", ""),
+        ("samples.bioasq", 1, "settings:BioasqSampleSettings", "papers:run_bioasq", ""),
         ("samples.sbert-paper", 3, "settings:SbertPaperSettings", "sentence_files:run_sbert_paper", ""),
     ],
     "pipelines.cards": [
@@ -79,8 +80,9 @@ STAGES = {
     "domain.biomedical.qa": [
         ("domain.questions", 5, "settings:QuestionsSettings", "split:run", ""),
         ("domain.qa-answer", 5, "settings:AnswerSettings", "predict_files:run", ""),
-        ("domain.qa", 9, "settings:QaSettings", "train:run", ""),
-        ("domain.qa-evaluate", 7, "settings:QaEvaluateSettings", "evaluate:run", "domain:answers"),
+        ("domain.qa-bioasq", 1, "settings:BioasqSettings", "predict_bioasq:run", ""),
+        ("domain.qa", 10, "settings:QaSettings", "train:run", ""),
+        ("domain.qa-evaluate", 8, "settings:QaEvaluateSettings", "evaluate:run", "domain:answers"),
     ],
     PATIENTS: [
         ("domain.cohort", 10, "settings:CohortSettings", "cohort:run", ""),

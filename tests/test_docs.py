@@ -91,7 +91,9 @@ def write_index(folder):
 
 
 def write_heads(folder):
-    """Models on the student that have learnt nothing: a cross-encoder, a tagger and one that answers."""
+    """Models on the student that have learnt nothing: a cross-encoder, a tagger and one that answers; its questions."""
+    question = {"id": "1", "type": "list", "body": "Which drug?", "snippets": [{"text": "Aspirin helps."}]}
+    (folder / "BioASQ-task7bPhaseB-testset1.json").write_text(json.dumps({"questions": [question]}))
     start_cross_encoder(folder / STUDENT).save(folder / "cross-encoder")
     given = {"base": str(folder / STUDENT), "train": [{"path": "none"}]}
     tagger = ner.start_model(NerSettings.model_validate(given), LabelSet.of_types(["Chemical", "Disease"]))

@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from domain.biomedical.ner.check import check
     from domain.biomedical.ner.predict import EntityTagger
     from domain.biomedical.ner.predict_files import tag_dataset, tag_file
+    from domain.biomedical.qa.bioasq import score_bioasq
     from domain.biomedical.qa.check import check_questions
     from domain.biomedical.qa.predict import QuestionAnswerer
+    from domain.biomedical.qa.predict_bioasq import answer_bioasq
     from domain.biomedical.qa.predict_files import answer_dataset, answer_file
     from domain.biomedical.qa.question_files import read_questions, write_questions
     from domain.biomedical.relations.predict import RelationExtractor
@@ -23,6 +25,7 @@ __all__ = [
     "EntityTagger",
     "QuestionAnswerer",
     "RelationExtractor",
+    "answer_bioasq",
     "answer_dataset",
     "answer_file",
     "check",
@@ -30,6 +33,7 @@ __all__ = [
     "convert_file",
     "read_documents",
     "read_questions",
+    "score_bioasq",
     "score_files",
     "tag_dataset",
     "tag_file",
@@ -44,6 +48,7 @@ __getattr__ = loader(
         "EntityTagger": "ner.predict",
         "QuestionAnswerer": "qa.predict",
         "RelationExtractor": "relations.predict",
+        "answer_bioasq": "qa.predict_bioasq",
         "answer_dataset": "qa.predict_files",
         "answer_file": "qa.predict_files",
         "check": "ner.check",
@@ -51,6 +56,7 @@ __getattr__ = loader(
         "convert_file": "documents.convert",
         "read_documents": "documents.formats",
         "read_questions": "qa.question_files",
+        "score_bioasq": "qa.bioasq",
         "score_files": "documents.score",
         "tag_dataset": "ner.predict_files",
         "tag_file": "ner.predict_files",

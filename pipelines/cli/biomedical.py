@@ -1,4 +1,4 @@
-"""`bertrelay ner tag` and `qa answer`: entities and answers."""
+"""`bertrelay ner tag`, `qa answer` and `qa bioasq`: entities and answers."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +12,7 @@ from bertrelay.errors import RequestError
 from domain.biomedical.documents.document import TEXT_ONLY
 from domain.biomedical.documents.formats import TITLE_LINE, FormatName, read_documents
 from domain.biomedical.ner.settings import TagOptions, TagSettings
-from domain.biomedical.qa.settings import AnswerOptions, AnswerSettings
+from domain.biomedical.qa.settings import AnswerOptions, AnswerSettings, BioasqOptions
 from pipelines.cli.options import (
     DATASET_HELP,
     Fields,
@@ -36,7 +36,6 @@ qa = typer.Typer(help="Answer questions from the texts beside them.", no_args_is
 
 
 @ner.callback()
-@qa.callback()
 def _() -> None:
     """Keeps a group with one command a group."""
 
@@ -237,3 +236,31 @@ def _answer_file(
         settings["overwrite"] = options.overwrite
         with distributed(options.processes) as process_group:
             return answer_file(model, name, output, process_group=process_group, **settings)
+
+
+@command(qa, names={"whole_words": "--whole-words/--parts-of-words"})
+def bioasq(
+    model: ModelArgument,
+    questions: Annotated[Path, argument("QUESTIONS", "BioASQ's JSON of phase B; .gz is unpacked.")],
+    output: Annotated[Path, argument("OUTPUT", "A .json file, as BioASQ takes it.")],
+    bioasq_options: BioasqOptions,
+    options: WorkOptions,
+    cluster: Engine,
+) -> None:
+    """Answer the questions of a BioASQ file from their snippets, and write a file that its evaluator takes.
+
+    Factoid questions have up to 5 entries, lists up to 100 of at most 100 characters, yes/no questions one of both, and
+    summaries no exact answer. Every question is written. Stop it at any time: the same command resumes.
+
+    For example:
+
+      bertrelay qa bioasq runs/biomedical/qa/latest/model BioASQ-task7bPhaseB-testset1.json answers.json
+    """
+    from domain.biomedical.qa.predict_bioasq import answer_bioasq, check_bioasq
+
+    check_request(model, options.processes)
+    check_bioasq(questions, output, overwrite=options.overwrite)
+    keywords = {"engine": cluster, "overwrite": options.overwrite, **dict(bioasq_options)}
+    with distributed(options.processes) as process_group:
+        answered = answer_bioasq(model, questions, output, process_group=process_group, **keywords)
+    print_result("qa bioasq", answered, output, options.as_json)

@@ -213,7 +213,8 @@ def score(
     """Score annotated documents against gold ones: mentions, concepts and relations, each once in a document.
 
     Counts of right, spurious and missed ones, precision, recall and F1. Relations count as pairs of concepts or
-    mentions, with their type, and where the gold data has it with their novelty.
+    mentions, with their type, and where the gold data has it with their novelty. BioASQ's files are scored as its
+    evaluator does.
 
     For example:
 
@@ -222,17 +223,27 @@ def score(
       bertrelay data score CDR_sample.gold.PubTator.txt CDR_sample.test.DNER.PubTator.txt --type Disease
 
       bertrelay data score gold.xml predicted.jsonl --directed --json
+
+      bertrelay data score 7B1_golden.json answers.json
     """
     from domain.biomedical.documents.score import score_files
+    from domain.biomedical.qa.question_files import question_format_of
 
-    metrics = score_files(
-        gold,
-        predicted,
-        gold_format=options.gold_format,
-        predicted_format=options.format,
-        types=options.types,
-        directed=options.directed,
-    )
+    idle = {"--gold-format": options.gold_format, "--format": options.format, "--type": options.types}
+    if not any(idle.values()) and gold.is_file() and ".json" in gold.suffixes and question_format_of(gold) == "bioasq":
+        check_idle({"--directed": options.directed}, "these are questions")
+        from domain.biomedical.qa.bioasq import score_bioasq
+
+        metrics = score_bioasq(gold, predicted)
+    else:
+        metrics = score_files(
+            gold,
+            predicted,
+            gold_format=options.gold_format,
+            predicted_format=options.format,
+            types=options.types,
+            directed=options.directed,
+        )
     if options.as_json:
         print_document("data score", metrics)
         return

@@ -22,7 +22,7 @@ from domain.biomedical.documents.document import Document, Entity, Passage, Span
 from domain.biomedical.documents.formats import WrittenName, write_documents
 from domain.text.words import word_spans
 from pipelines.samples.grammar import Scope, capitalised, grammar, load, write_lines
-from pipelines.samples.settings import EntitySettings, PaperSettings, QuestionSettings
+from pipelines.samples.settings import BioasqSampleSettings, EntitySettings, PaperSettings, QuestionSettings
 
 PAPERS = "papers.jsonl.gz"
 TYPES = ("Disease", "Chemical", "Gene")
@@ -35,6 +35,7 @@ BY_ABBREVIATION = 0.7
 WHOLE = 0.35  # of contexts, those that are a whole abstract; the others are a few sentences of one
 IMPOSSIBLE = 0.3  # of contexts, those with a question that they do not answer
 MOST_QUESTIONS = 4
+YES = 0.6  # of yes/no questions, those to which yes is the answer
 WITH_ABBREVIATION = re.compile(r"(.+) \(\w+\)")
 
 Json = dict[str, Any]
@@ -316,6 +317,58 @@ def article(identifier: str, abstract: Abstract, random: Random) -> Json:
     qas = [{"id": f"{identifier}-{number}", **each} for number, each in enumerate(questions, 1)]
     context = " ".join(sentence.text for sentence in sentences)
     return {"title": identifier, "paragraphs": [{"context": context, "qas": qas}]}
+
+
+def run_bioasq(settings: BioasqSampleSettings, context: StageContext) -> Metrics:
+    """The stage `samples.bioasq`: writes `bioasq.train.json` and its like; how many questions each part has."""
+    if not context.process_group.is_main:
+        return {}
+    counts: Metrics = {}
+    abstracts, random = Abstracts(settings.seed), Random(f"bioasq-{settings.seed}")
+    for part in PARTS:
+        drawn = (abstracts.next() for _ in range(getattr(settings, part)))
+        questions = [
+            {"id": f"{part}-{number}-{place}", **question}
+            for number, abstract in enumerate(drawn)
+            for place, question in enumerate(bioasq_questions(f"{part}-{number}", abstract, random), 1)
+        ]
+        listed = ",\n".join(json.dumps(question, ensure_ascii=False) for question in questions)
+        write_lines(context.output / f"bioasq.{part}.json", ['{"questions": [', listed, "]}"])
+        counts[f"questions/{part}"] = len(questions)
+    return counts
+
+
+def bioasq_questions(identifier: str, abstract: Abstract, random: Random) -> Iterator[Json]:
+    """Yields questions about sentences of an abstract: factoid ones, lists of two, and yes/no ones.
+
+    Their snippets are the sentence with the one before it, and with the one behind it.
+    """
+    sentences, cast, claims = abstract.sentences, abstract.cast, load("entities")["claims"]
+    names = {role: name.full for role, name in cast.items()}
+    for position, sentence in enumerate(sentences):
+        around = sentences[max(0, position - 1) : position + 2]
+        pairs = [pair for pair in (around[:2], around[-2:]) if sentence in pair]
+        snippets = [{"text": " ".join(other.text for other in pair), "document": identifier} for pair in pairs]
+        if sentence.template in questions_of():
+            question, *parts = random.choice(questions_of()[sentence.template])
+            listed = _listed_roles(parts[0], cast)
+            wordings = dict.fromkeys(text for part in parts for _, text in answer_spans(sentence, part))
+            synonyms = [list(filter(None, (cast[role].full, cast[role].short))) for role in listed]
+            exact: Json = {"type": "list" if listed else "factoid", "exact_answer": synonyms or [list(wordings)]}
+            yield {"body": question.format(**names), **exact, "snippets": snippets}
+        if sentence.template in claims:
+            answer = random.random() < YES
+            body = claims[sentence.template][0 if answer else 1].format(**names)
+            yield {"type": "yesno", "body": body, "exact_answer": "yes" if answer else "no", "snippets": snippets}
+
+
+def _listed_roles(part: str, cast: dict[str, Name]) -> list[str]:
+    """The roles of a part that is a list of two, `{diseases}` or `{sign} and {sign2}`; none of another part."""
+    roles = [role for _, role, _, _ in Formatter().parse(part) if role]
+    if len(roles) == 1 and roles[0] not in cast:
+        kind = roles[0].removesuffix("s")
+        return [kind, f"{kind}2"]
+    return roles if len(roles) == 2 and " and ".join(f"{{{role}}}" for role in roles) == part else []
 
 
 def questions_of() -> dict[str, list[list[str]]]:

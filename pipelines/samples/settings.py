@@ -51,6 +51,10 @@ class QuestionSettings(EntitySettings):
     """Synthetic abstracts with questions about them."""
 
 
+class BioasqSampleSettings(EntitySettings):
+    """Synthetic questions in BioASQ's form, with snippets of synthetic abstracts."""
+
+
 class SbertPaperSettings(Settings):
     """Sample files in the form of the SBERT paper's data sets; always the same."""
 

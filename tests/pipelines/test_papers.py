@@ -10,7 +10,7 @@ from bertrelay.cache import Cache
 from bertrelay.stage import StageContext
 from domain.biomedical.documents.document import Document, Entity
 from domain.biomedical.documents.formats import read_documents
-from domain.biomedical.qa.question_files import read_questions
+from domain.biomedical.qa.question_files import QuestionPath, question_items, read_questions
 from pipelines.recipe.steps import read_recipe
 from pipelines.recipe.text import built_in_names
 from pipelines.registry import REGISTRY
@@ -23,10 +23,11 @@ from pipelines.samples.papers import (
     draw_documents,
     lookup_metrics,
     questions_of,
+    run_bioasq,
     run_entities,
     run_questions,
 )
-from pipelines.samples.settings import EntitySettings, QuestionSettings
+from pipelines.samples.settings import BioasqSampleSettings, EntitySettings, QuestionSettings
 
 QUESTIONS = questions_of()
 
@@ -130,6 +131,17 @@ def test_an_answer_is_marked_by_hand_as_it_is_by_the_template():
     ]
     assert list(answer_spans(sentence, "12 %")) == [(41, "12 %")]
     assert list(answer_spans(sentence, "{gene} causes")) == [(0, "P76 causes")]
+
+
+def test_questions_of_bioasq_are_answered_in_their_snippets(tmp_path):
+    settings = BioasqSampleSettings(train=40, dev=5, test=5)
+    counts = run_bioasq(settings, StageContext(tmp_path, Cache(tmp_path)))
+    questions = list(question_items(QuestionPath(tmp_path / "bioasq.train.json", types=["factoid", "list", "yesno"])))
+    assert len({question.pool for question in questions}) == counts["questions/train"]
+    assert {question.yes for question in questions if question.answer_type == "yesno"} == {True, False}
+    assert {len(question.synonyms) for question in questions if question.answer_type == "list"} == {2}
+    assert {len(question.synonyms) for question in questions if question.answer_type == "factoid"} == {1}
+    assert not any("not found" in question.notes for question in questions)
 
 
 @pytest.mark.parametrize("name", built_in_names())

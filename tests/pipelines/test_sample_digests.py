@@ -19,6 +19,7 @@ CASES = [
     ("samples.hospital", {"subjects": 30, "version": "IV", "words": 100}, "0fa67a359eb74745"),
     ("samples.entities", PARTS, "1300ddb2957bfa28"),
     ("samples.questions", PARTS, "7a331ff8ccfe4ae8"),
+    ("samples.bioasq", PARTS, "a8bc690417a530b5"),
     ("samples.sbert-paper", {}, "fdacba31b7433fdc"),
 ]
 

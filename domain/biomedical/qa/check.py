@@ -16,7 +16,7 @@ from bertrelay.data.sanity import MAX_LEAKED, MAX_SWAPPED, MIN_RECORDS
 from bertrelay.data.tables import Rejected
 from bertrelay.errors import RequestError
 from domain.biomedical.qa.data import ALIGNMENTS, DUPLICATE, NOWHERE, Question
-from domain.biomedical.qa.question_files import question_format_of, question_items
+from domain.biomedical.qa.question_files import QuestionPath, question_format_of, question_items
 from domain.biomedical.qa.settings import MAX_TOKENS, QuestionFormat, default_overlap
 from domain.checks import (
     MAX_UNUSABLE,
@@ -184,7 +184,7 @@ def _survey(
     survey = QuestionSurvey(split, str(path), values)
 
     def questions() -> Iterator[Question]:
-        for item in question_items((path, format_name)):
+        for item in question_items(QuestionPath(path, format_name)):
             if isinstance(item, Question):
                 yield item
             elif item.is_fault:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from bertrelay.data.tables import Rejected
+from domain.biomedical.qa.settings import AnswerType
 
 Synonyms = tuple[str, ...]
 """One gold answer in all its wordings, its name first."""
@@ -38,6 +39,8 @@ class Question:
     pool: id of the question that is put to several contexts, this one among them, and whose answers are pooled before
         scoring; empty for a question with one context.
     synonyms: each gold answer of BioASQ with its synonyms.
+    answer_type: the form of the answer. A question of SQuAD is a factoid one; a list question has every gold answer.
+    yes: the right answer to a yes/no question; None for other questions, and where it is not known.
     file, line: its source; empty and 0 for a question that was not read from a file.
     notes: for each answer one of `PLACINGS` or `ALIGNMENTS`.
     fields: further fields of JSONL to be written with its answer, by name.
@@ -52,6 +55,8 @@ class Question:
     document: str = ""
     pool: str = ""
     synonyms: tuple[Synonyms, ...] = ()
+    answer_type: AnswerType = "factoid"
+    yes: bool | None = None
     file: str = field(default="", compare=False)
     line: int = field(default=0, compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
@@ -59,13 +64,13 @@ class Question:
 
     @property
     def is_registered(self) -> bool:
-        """True if it can be trained on: it has an answer in its context, or is marked as impossible."""
-        return self.impossible or bool(self.answers)
+        """True if it can be trained on: it has an answer in its context, is yes or no, or is marked as impossible."""
+        return self.impossible or bool(self.answers) or self.yes is not None
 
     @property
     def has_gold(self) -> bool:
-        """True if it can be scored: it has gold answers, or is marked as impossible."""
-        return self.is_registered or bool(self.golds)
+        """True if spans can be scored by it: it has gold answers, or is marked as impossible."""
+        return self.impossible or bool(self.answers) or bool(self.golds)
 
     @property
     def gold_texts(self) -> tuple[str, ...]:

@@ -17,8 +17,9 @@ from bertrelay.progress import progress
 from bertrelay.report import identity, write_report
 from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.calibration import expected_calibration_error
+from domain.biomedical.qa.bioasq import Gold, bioasq_metrics, exact_answers, gold_of
 from domain.biomedical.qa.data import Question
-from domain.biomedical.qa.metrics import Pools, Score, best_answers, factoid_metrics, scores, squad_metrics
+from domain.biomedical.qa.metrics import Pools, Score, scores, squad_metrics
 from domain.biomedical.qa.model import AnswerModel, load_model
 from domain.biomedical.qa.predict import answer_blocks, log_too_long
 from domain.biomedical.qa.question_files import bioasq_golds, question_format_of, read_all
@@ -71,7 +72,7 @@ def run(settings: QaEvaluateSettings, context: StageContext) -> Metrics:
     metrics: Metrics = {
         **squad_metrics(score_of, pools.scored, intervals=True),
         "scored": len(score_of),
-        **_bioasq(questions, spans, settings.test),
+        **_bioasq(questions, spans, settings.test, model.list_margin),
         **_baseline(pools.scored),
         **calibration,
         **{f"published_{name}": value for name, value in settings.published.items()},
@@ -100,25 +101,24 @@ def _find_spans(
     return all_spans
 
 
-def _bioasq(questions: Sequence[Question], spans: Sequence[Spans], sources: Sequence[QuestionSource]) -> Metrics:
+def _bioasq(
+    questions: Sequence[Question], spans: Sequence[Spans], sources: Sequence[QuestionSource], list_margin: float
+) -> Metrics:
     """The metrics of BioASQ with intervals over questions, where there are questions of its kind.
 
     In BioASQ's own files a question that cannot be asked, without snippets for example, counts as not answered.
     """
-    golds = {question.scored_as: question.synonyms for question in questions if question.synonyms}
+    golds = {
+        question.scored_as: Gold(question.answer_type, question.synonyms, question.yes)
+        for question in questions
+        if question.synonyms or question.yes is not None
+    }
     for source in sources:
         if (source.format or question_format_of(Path(source.path))) == "bioasq":
-            golds |= bioasq_golds(Path(source.path))
-    if not golds:
-        return {}
-    texts = defaultdict[str, list[tuple[str, float]]](list)  # every span: equal ones are joined before the cut
-    for question, candidates in zip(questions, spans, strict=True):
-        texts[question.scored_as] += (
-            (question.context[start:end], score)
-            for start, end, score in zip(candidates.starts, candidates.ends, candidates.scores, strict=True)
-        )
-    answers = {name: best for name, scored in texts.items() if (best := best_answers(scored))}
-    return factoid_metrics(answers, golds, intervals=True)
+            of_file = bioasq_golds(Path(source.path), source.types)
+            golds |= {name: gold for name, record in of_file.items() if (gold := gold_of(record))}
+    answers = exact_answers(zip(questions, spans, strict=True), list_margin) if golds else {}
+    return bioasq_metrics({name: answer for name, answer in answers.items() if answer}, golds, intervals=True)
 
 
 def _baseline(questions: Sequence[Question]) -> Metrics:

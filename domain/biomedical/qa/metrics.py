@@ -46,12 +46,10 @@ class FactoidScore(NamedTuple):
     mrr: float
 
 
-def means(
-    prefix: str, kind: type[Score | FactoidScore], scored: Sequence[Score | FactoidScore], intervals: bool = False
-) -> Metrics:
-    """The mean of each field of a kind of score, and its 95 % interval over questions; None without a question."""
+def means(prefix: str, fields: Sequence[str], scored: Sequence[NamedTuple], intervals: bool = False) -> Metrics:
+    """The mean of each of the fields of scores, and its 95 % interval over questions; None without a question."""
     metrics: Metrics = {}
-    for name in kind._fields:
+    for name in fields:
         values = [getattr(score, name) for score in scored]
         bounds = with_interval(prefix + name, share, np.array(values)) if intervals else {}
         # The sum in order: numpy's pairwise sum differs from the published scripts in the last digit.
@@ -102,25 +100,25 @@ def scores(
 def squad_metrics(score_of: Mapping[str, Score], questions: Iterable[Question], intervals: bool = False) -> Metrics:
     """Means over the questions that have a score; where some are impossible, over these and over the others too."""
     impossible = {question.id for question in questions if question.impossible} & score_of.keys()
-    metrics = means("", Score, list(score_of.values()), intervals)
+    metrics = means("", Score._fields, list(score_of.values()), intervals)
     if impossible:
         with_answer = [score for name, score in score_of.items() if name not in impossible]
         without = [score for name, score in score_of.items() if name in impossible]
-        metrics |= means("has_answer/", Score, with_answer, intervals)
-        metrics |= means("no_answer/", Score, without, intervals)
+        metrics |= means("has_answer/", Score._fields, with_answer, intervals)
+        metrics |= means("no_answer/", Score._fields, without, intervals)
     return metrics
 
 
-def best_answers(candidates: Iterable[tuple[str, float]], top_k: int = 5) -> list[str]:
+def distinct_answers(candidates: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
     """The distinct non-empty answers to a question from all its snippets, best first; case does not matter.
 
-    candidates: texts and their logits; logits of different snippets can be compared.
+    candidates: texts and their scores, which can be compared between snippets.
     """
-    answers: dict[str, str] = {}
-    for text, _ in sorted(candidates, key=lambda candidate: -candidate[1]):
+    answers: dict[str, tuple[str, float]] = {}
+    for text, score in sorted(candidates, key=lambda candidate: -candidate[1]):
         if text:
-            answers.setdefault(text.lower(), text)
-    return list(answers.values())[:top_k]
+            answers.setdefault(text.lower(), (text, score))
+    return list(answers.values())
 
 
 def factoid_score(answers: Sequence[str | Sequence[str]], golds: Iterable[Synonyms]) -> FactoidScore:
@@ -143,7 +141,9 @@ def factoid_metrics(
     """Means over the gold questions answered, as the evaluator has them, and over all, the unanswered as wrong."""
     answered = [factoid_score(answers[name], right) for name, right in golds.items() if name in answers]
     whole = [factoid_score(answers.get(name, []), right) for name, right in golds.items()]
-    metrics = means("", FactoidScore, answered, intervals) | means("with_unanswered/", FactoidScore, whole, intervals)
+    metrics = means("", FactoidScore._fields, answered, intervals) | means(
+        "with_unanswered/", FactoidScore._fields, whole, intervals
+    )
     return {**metrics, "unanswered": len(whole) - len(answered)}
 
 
@@ -188,7 +188,11 @@ class Pools:
 
     def spans(self, spans: Iterable[Spans]) -> list[Spans]:
         """The spans of the scored questions, from those of `questions`."""
-        return list(map(pool_spans, _by_pool(self.questions, spans)))
+        return list(map(pool_spans, self.grouped(spans)))
+
+    def grouped(self, values: Iterable[Value]) -> list[list[Value]]:
+        """The values of `questions`, those of a scored question in one list."""
+        return _by_pool(self.questions, values)
 
     def contexts(self, number: int) -> list[str]:
         """The contexts of the scored question `number`."""

@@ -65,11 +65,14 @@ def find_spans(model: AnswerModel, splitter: PairSplitter, subwords: PairSubword
     """The best spans of each question, from all its windows; the windows of all questions share their batches."""
     windows, contexts = subwords.windows(model.max_tokens, model.overlap), subwords.contexts
     no_answer = np.full(len(subwords.context_of), np.inf)  # stays so where nothing is read
+    log_odds = np.zeros(len(subwords.context_of))  # of yes, summed over windows
     empty = np.zeros(0, np.int64)
     parts: list[tuple[Integers, Integers, Integers, Floats]] = [(empty, empty, empty, np.zeros(0))]
     lengths, batch = subwords.window_lengths(windows), partial(splitter.batch, subwords)
     for chosen, output in window_outputs(model.network, model.max_tokens, windows, lengths, batch, batch_tokens):
-        scores = output[: len(chosen.starts)]  # (windows, tokens, 2)
+        scores = output[: len(chosen.starts), :, :2]  # (windows, tokens, 2)
+        if model.network.yesno is not None:
+            np.add.at(log_odds, chosen.sequences, output[: len(chosen.starts), 0, 2].double().cpu().numpy())
         np.minimum.at(no_answer, chosen.sequences, scores[:, 0].sum(-1).double().cpu().numpy())
         if model.whole_words:
             is_edge = subwords.flags(chosen, scores.shape[1], contexts.edges).to(scores.device)
@@ -78,7 +81,12 @@ def find_spans(model: AnswerModel, splitter: PairSplitter, subwords: PairSubword
         parts.append((chosen.sequences[rows], *subwords.characters(chosen, rows, firsts, lasts), values))
     questions, starts, ends, values = map(np.concatenate, zip(*parts, strict=True))
     no_answers = [None if score == np.inf else score for score in no_answer.tolist()]
-    return n_best(questions, starts, ends, values, no_answers, CANDIDATES)
+    best = n_best(questions, starts, ends, values, no_answers, CANDIDATES)
+    if model.network.yesno is None:
+        return best
+    counts = np.bincount(windows.sequences, minlength=len(best)).tolist()
+    summed = zip(best, log_odds.tolist(), counts, strict=True)
+    return [spans._replace(yes=total / count) if count else spans for spans, total, count in summed]
 
 
 def too_long(model: AnswerModel) -> str:

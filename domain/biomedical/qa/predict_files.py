@@ -32,8 +32,15 @@ from bertrelay.settings import settings_of
 from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.documents.html import HUES, Highlight, marked, render, shown
 from domain.biomedical.qa.data import DUPLICATE, Candidate, Question, Reply
-from domain.biomedical.qa.question_files import Item, build_question, question_format_of, question_items
-from domain.biomedical.qa.settings import AnswerOptions, AnswerSettings, InputFormat, QuestionFormat, TableFormat
+from domain.biomedical.qa.question_files import Item, QuestionPath, build_question, question_format_of, question_items
+from domain.biomedical.qa.settings import (
+    AnswerOptions,
+    AnswerSettings,
+    AnswerType,
+    InputFormat,
+    QuestionFormat,
+    TableFormat,
+)
 from domain.reading import shown_id, usable, with_distinct_ids
 
 if TYPE_CHECKING:
@@ -60,6 +67,7 @@ class QuestionFile(NamedTuple):
     format: by the name where that is clear, else by the content, when absent.
     id_column: `id` when absent, or the lines where a table, or a row of JSONL, has none.
     keep: fields of JSONL that are written with the answers.
+    types: of BioASQ's questions that are read.
     """
 
     path: Path
@@ -68,6 +76,7 @@ class QuestionFile(NamedTuple):
     question_column: str = "question"
     context_column: str = "context"
     keep: tuple[str, ...] = ()
+    types: tuple[AnswerType, ...] = ("factoid",)
 
     def questions(self, rejects: Rejects | None = None) -> Iterator[Question]:
         """Streams the questions, the first one of each id. Without `rejects` nothing that is left out is logged."""
@@ -85,7 +94,7 @@ class QuestionFile(NamedTuple):
             raise RequestError(f"keep: only from JSONL to JSONL, found {name}")
         if name in get_args(TableFormat):
             return with_distinct_ids(self._rows(cast(TableFormat, name)), DUPLICATE)
-        return question_items((self.path, cast(QuestionFormat | None, name)))
+        return question_items(QuestionPath(self.path, cast(QuestionFormat | None, name), self.types))
 
     def _rows(self, name: TableFormat) -> Iterator[Item]:
         """The rows of a table as questions. Raises RequestError for a column that is not there."""

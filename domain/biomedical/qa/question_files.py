@@ -6,8 +6,8 @@ the library `datasets`, `{"text": [...], "answer_start": [...]}`.
 SQuAD's JSON: a question without `is_impossible` and with an empty list of answers is impossible in a file whose
 `version`, which stands before `data`, is 2, as its published script scores it.
 
-BioASQ's JSON: only factoid questions are read. Each snippet becomes a context of its own, under the question's id and
-the snippet's number (`5717fb557de986d80d000009_003`).
+BioASQ's JSON: of its questions those of the requested types are read. Each snippet becomes a context of its own, under
+the question's id and the snippet's number (`5717fb557de986d80d000009_003`).
 
 An article without a name is named after its text.
 """
@@ -18,9 +18,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, Self, TypeVar, get_args
 
 from pydantic import AliasChoices, Field, field_validator, model_validator
 
@@ -44,7 +45,7 @@ from domain.biomedical.qa.data import (
     check_question,
     place_answers,
 )
-from domain.biomedical.qa.settings import QuestionFormat, QuestionSource
+from domain.biomedical.qa.settings import AnswerType, QuestionFormat, QuestionSource
 from domain.reading import shown_id, usable, with_distinct_ids
 
 Item = Question | Rejected
@@ -56,6 +57,14 @@ SHAPES = (
     "`question` and `context` in each line."
 )
 LISTS: dict[str, QuestionFormat] = {"data": "squad", "questions": "bioasq"}
+
+
+class QuestionPath(NamedTuple):
+    """A file of questions. format: by its content when None. types: of BioASQ's questions that are read."""
+
+    path: Path | str
+    format: QuestionFormat | None = None
+    types: Sequence[AnswerType] = ("factoid",)
 
 
 def build_question(
@@ -112,6 +121,8 @@ class _JsonQuestion(_Record):
     document: str = ""
     pool: str = ""
     synonyms: list[list[str]] = Field(default_factory=list)
+    answer_type: AnswerType = "factoid"
+    yes: bool | None = None
 
     @field_validator("answers", mode="before")
     @classmethod
@@ -165,6 +176,8 @@ def _from_jsonl(value: Any, name: str, context_before: str) -> Question:
         document=record.document or _name_of([context]),
         pool=record.pool,
         synonyms=tuple(map(tuple, record.synonyms)),
+        answer_type=record.answer_type,
+        yes=record.yes,
         notes=notes,
     )
 
@@ -174,7 +187,12 @@ def line_of(question: Question) -> str:
     value = {"id": question.id, "question": question.question, "context": question.context}
     others = {name: getattr(question, name) for name in ("golds", "impossible", "document", "pool", "synonyms")}
     answers = [answer._asdict() for answer in question.answers]
-    return json_line({**value, "answers": answers, **{name: field for name, field in others.items() if field}})
+    if question.answer_type != "factoid":
+        others |= {"answer_type": question.answer_type}
+    others = {name: field for name, field in others.items() if field}
+    if question.yes is not None:
+        others |= {"yes": question.yes}
+    return json_line({**value, "answers": answers, **others})
 
 
 class _Article(Shape):
@@ -240,11 +258,12 @@ def _squad_text(questions: Iterable[Question]) -> Iterator[str]:
     """The text of a file of `questions`; neighbours with the same article or context share one."""
 
     def record(question: Question) -> dict[str, Any]:
-        if question.golds or question.pool or question.synonyms or not question.is_registered:
+        is_more = question.golds or question.pool or question.synonyms or question.answer_type != "factoid"
+        if is_more or not question.is_registered:
             raise RequestError(
                 f"question {shown_id(question.id)!r}: SQuAD's JSON holds neither answers that are not in the context, "
-                "nor pooled snippets, nor questions without gold answers, which its script counts as impossible. Write "
-                "JSONL."
+                "nor pooled snippets, nor lists, nor yes or no, nor questions without gold answers, which its script "
+                "counts as impossible. Write JSONL."
             )
         answers = [{"text": answer.text, "answer_start": answer.start} for answer in question.answers]
         value = {"id": question.id, "question": question.question, "answers": answers}
@@ -260,37 +279,68 @@ def _squad_text(questions: Iterable[Question]) -> Iterator[str]:
     yield "\n]}\n"
 
 
+BioasqType = Literal[AnswerType, "summary"]
+BIOASQ_TYPES = get_args(BioasqType)
+
+
 class _Snippet(_Record):
     text: str
     document: str = ""
 
 
-class _BioasqQuestion(_Record):
+class BioasqQuestion(_Record):
+    """A question of BioASQ's JSON, of phase B: with its snippets, and in a golden file with its exact answer."""
+
     id: str | int
     body: str
-    type: Literal["factoid", "list", "yesno", "summary"]
+    type: BioasqType
     exact_answer: list[str | list[str]] | str | None = None
     snippets: list[_Snippet] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _is_yes_or_no(self) -> Self:
+        answer = self.exact_answer
+        is_known = answer is None or (isinstance(answer, str) and yes_or_no(answer) != "none")
+        if self.type == "yesno" and not is_known:
+            raise ValueError("exact_answer: expected yes or no, as the question's type is yesno")
+        return self
 
     @property
     def golds(self) -> tuple[Synonyms, ...]:
         """The gold answers with synonyms: `["a", "b"]` is one in two wordings, `[["a"], ["b"]]` are two answers."""
+        if self.type == "yesno":
+            return ()
         listed = [self.exact_answer] if isinstance(self.exact_answer, str) else self.exact_answer or []
         plain = [wording for wording in listed if isinstance(wording, str)]
         nested = [wordings for wordings in listed if not isinstance(wordings, str)]
+        if self.type == "list":
+            plain, nested = [], [*([wording] for wording in plain), *nested]
         answers = [tuple(wording for wording in wordings if wording.strip()) for wordings in [plain, *nested]]
         return tuple(answer for answer in answers if answer)
 
+    @property
+    def yes(self) -> bool | None:
+        """The right answer to a yes/no question; None for another one, and where it is not known."""
+        is_known = self.type == "yesno" and isinstance(self.exact_answer, str)
+        return yes_or_no(str(self.exact_answer)) == "yes" if is_known else None
 
-def _read_bioasq(path: Path) -> Iterator[Item]:
+
+def yes_or_no(answer: str) -> Literal["yes", "no", "none"]:
+    """An answer as BioASQ's evaluator reads it: "yes" if it has that in it, else "no" if it has that, else "none"."""
+    lowered = answer.lower()
+    return "yes" if "yes" in lowered else "no" if "no" in lowered else "none"
+
+
+def _read_bioasq(path: Path, types: Sequence[AnswerType] = ("factoid",)) -> Iterator[Item]:
     """Memory has one question at a time, and ids: a second question of an id would be pooled with the first."""
     lines, file = dict[str, int](), str(path)
     for line, value, _ in _listed(path, "questions"):
+        kind = value.get("type") if isinstance(value, dict) else None
+        if kind in BIOASQ_TYPES and kind not in types:
+            yield Rejected(f"a question of the type {kind}", is_fault=False)
+            continue
         try:
-            record = fitted(_BioasqQuestion, value)
-            if record.type != "factoid":
-                yield Rejected(f"a question of the type {record.type}", is_fault=False)
-                continue
+            record = fitted(BioasqQuestion, value)
             if (first := lines.get(str(record.id))) is not None:
                 raise Rejected(DUPLICATE, f"the first with it is in line {first:,}; give each question one of its own")
             lines[str(record.id)] = line
@@ -304,26 +354,58 @@ def _read_bioasq(path: Path) -> Iterator[Item]:
             yield build_question(file, line, name, _from_snippet, record, name, snippet)
 
 
-def _from_snippet(record: _BioasqQuestion, name: str, snippet: _Snippet) -> Question:
-    golds = record.golds
+def _from_snippet(record: BioasqQuestion, name: str, snippet: _Snippet) -> Question:
+    golds, document = record.golds, snippet.document or _name_of([snippet.text])
     aligned = [align_answer(snippet.text, wordings) for wordings in golds]
     answers = tuple(dict.fromkeys(answer for mentions, _ in aligned for answer in mentions))
     present = {answer.text for answer in answers}
     others = tuple(dict.fromkeys(text for wordings in golds for text in wordings if text not in present))
-    document, notes = snippet.document or _name_of([snippet.text]), tuple(note for _, note in aligned)
     return Question(
-        name, record.body, snippet.text, answers, others, False, document, str(record.id), golds, notes=notes
+        name,
+        record.body,
+        snippet.text,
+        answers,
+        others,
+        document=document,
+        pool=str(record.id),
+        synonyms=golds,
+        answer_type=record.type if record.type != "summary" else "factoid",
+        yes=record.yes,
+        notes=tuple(note for _, note in aligned),
     )
 
 
-def bioasq_golds(path: Path) -> dict[str, tuple[Synonyms, ...]]:
-    """The gold answers of the factoid questions of a file that have any, unusable ones included, by id."""
-    golds = dict[str, tuple[Synonyms, ...]]()
+AnyRecord = TypeVar("AnyRecord", bound=Shape)
+
+
+def bioasq_records(path: Path | str, shape: type[AnyRecord]) -> dict[str, AnyRecord]:
+    """The questions of a BioASQ file as `shape` has them, by id in their order; none may be left out.
+
+    Raises RequestError for a file of another kind or without a question, and for the first question that does not fit,
+    or has the id of an earlier one, with its line and id.
+    """
+    path, records = Path(path), dict[str, AnyRecord]()
+    for line, value, _ in _listed(path, "questions"):
+        name = str(_id_of(value))
+        try:
+            if name in records:
+                raise Rejected(DUPLICATE, "give each question one of its own")
+            records[name] = fitted(shape, value)
+        except Rejected as fault:
+            raise RequestError(f"{fault.at(str(path), line, shown_id(_id_of(value)))}. Correct it") from None
+    if not records:
+        raise RequestError(f"{path}: expected BioASQ's questions, found none. Is it the right file, and complete?")
+    return records
+
+
+def bioasq_golds(path: Path, types: Sequence[AnswerType] = ("factoid",)) -> dict[str, BioasqQuestion]:
+    """The questions of these types that have a gold answer, by id; those that cannot be asked are among them."""
+    golds = dict[str, BioasqQuestion]()
     for _, value, _ in _listed(path, "questions"):
         with suppress(Rejected):
-            record = fitted(_BioasqQuestion, value)
-            if record.type == "factoid" and record.golds:
-                golds.setdefault(str(record.id), record.golds)
+            record = fitted(BioasqQuestion, value)
+            if record.type in types and (record.golds or record.yes is not None):
+                golds.setdefault(str(record.id), record)
     return golds
 
 
@@ -339,14 +421,6 @@ def _listed(path: Path, key: str) -> Iterator[tuple[int, Any, str]]:
                 version = str(json.loads(value)) if name == "version" else version
 
 
-READERS: dict[QuestionFormat, Callable[[Path], Iterator[Item]]] = {
-    "squad": _read_squad,
-    "bioasq": _read_bioasq,
-    "jsonl": _read_jsonl,
-}
-"""By format, the function that streams the questions of a file."""
-
-
 def read_questions(
     path: Path | str, format_name: QuestionFormat | None = None, rejects: Rejects | None = None
 ) -> Iterator[Question]:
@@ -357,7 +431,7 @@ def read_questions(
     rejects: counts the used and the unusable questions; without it the first unusable one raises RequestError.
     Raises RequestError for a file that is missing, cut off, of another format, or without a question.
     """
-    return usable(question_items((path, format_name)), rejects)
+    return usable(question_items(QuestionPath(path, format_name)), rejects)
 
 
 def read_all(
@@ -384,7 +458,7 @@ def read_all(
 
 def _content(question: Question) -> tuple[object, ...]:
     """All fields in which copies of a question are equal."""
-    answers = question.answers, question.golds, question.synonyms, question.impossible
+    answers = question.answers, question.golds, question.synonyms, question.impossible, question.yes
     return question.question, question.context, question.pool, *answers
 
 
@@ -397,29 +471,35 @@ def check_longer(name: str, questions: Sequence[Question], limit: float) -> None
 
 def source_items(sources: Sequence[QuestionSource]) -> Iterator[Item]:
     """`question_items` of the files that settings name."""
-    return question_items(*((source.path, source.format) for source in sources))
+    return question_items(*(QuestionPath(source.path, source.format, source.types) for source in sources))
 
 
-def question_items(*files: tuple[Path | str, QuestionFormat | None]) -> Iterator[Item]:
+def question_items(*files: QuestionPath) -> Iterator[Item]:
     """Streams the questions of all files, and in their order what is unusable or left out.
 
     Only the first question of an id is usable. A question of JSONL without an id is named by its line, of several files
     by the file's name and the line: `train:7`.
     Raises RequestError for a file without any.
     """
-    stems = [Path(path).name.partition(".")[0] for path, _ in files]
+    stems = [Path(file.path).name.partition(".")[0] for file in files]
     distinct = [stem if stems.count(stem) == 1 else f"{stem}-{number}" for number, stem in enumerate(stems, 1)]
     prefixes = [f"{stem}:" for stem in distinct] if len(files) > 1 else [""]
-    items = (_items(Path(path), name, prefix) for (path, name), prefix in zip(files, prefixes, strict=False))
+    items = (_items(file, prefix) for file, prefix in zip(files, prefixes, strict=False))
     return with_distinct_ids(chain.from_iterable(items), DUPLICATE)
 
 
-def _items(path: Path, format_name: QuestionFormat | None, prefix: str) -> Iterator[Item]:
-    name = format_name or question_format_of(path)
+def _items(file: QuestionPath, prefix: str) -> Iterator[Item]:
+    path = Path(file.path)
+    name = file.format or question_format_of(path)
     if name is None:
         raise RequestError(f"{path}: expected questions, found JSON of another shape or none at all. {SHAPES}")
+    readers: dict[QuestionFormat, Callable[[], Iterator[Item]]] = {
+        "squad": partial(_read_squad, path),
+        "bioasq": partial(_read_bioasq, path, file.types),
+        "jsonl": partial(_read_jsonl, path, prefix),
+    }
     item = None
-    for item in _read_jsonl(path, prefix) if name == "jsonl" else READERS[name](path):
+    for item in readers[name]():
         yield item
     if item is None:
         raise RequestError(f"{path}: expected questions ({name}), found none. Is it the right file, and complete?")

@@ -23,10 +23,15 @@ from bertrelay.training.settings import TrainingSettings
 SPLITS = ("train", "dev", "test")
 MAX_TOKENS = 384
 """Longest window, in subwords, of a training or a model that states none."""
+LIST_MARGIN = 2.3
+"""How far the score of an entry of a list may be below the best one without list questions in dev: it then is a tenth
+as likely, as scores are logarithms."""
 CANDIDATES = 20
 """Most candidate spans of a question; their probabilities, with that of no answer, add up to 1."""
 
 QuestionFormat = Literal["squad", "bioasq", "jsonl"]
+AnswerType = Literal["factoid", "list", "yesno"]
+"""The form of an exact answer, by BioASQ's names."""
 TableFormat = Literal["csv", "tsv", "jsonl", "parquet"]
 InputFormat = Literal[TableFormat, QuestionFormat]
 
@@ -45,6 +50,8 @@ class QuestionSource(DataSource):
     """File, or `@stage/path`."""
     format: QuestionFormat | None = None
     """Format of the file; by its content when absent."""
+    types: Annotated[list[AnswerType], Field(min_length=1)] = ["factoid"]
+    """Types of BioASQ's questions that are read: `factoid`, `list`, `yesno`."""
 
 
 class SplitShares(Settings):
@@ -153,20 +160,34 @@ class QaEvaluateSettings(Settings):
     """Write predictions and examples of sensitive data too, which hold its text."""
 
 
-class AnswerOptions(Settings):
-    """Options of answering questions from the contexts beside them."""
+class BioasqOptions(Settings):
+    """Options of answering the questions of a BioASQ file from their snippets."""
 
-    top: Annotated[int, Field(ge=1, le=CANDIDATES)] = 5
-    """Most candidates of a question, 20 at most."""
     whole_words: bool | None = None
     """Give no answer that begins or ends inside a word; as the model has it when absent."""
     max_rejects: MaxRejects = 0.01
     """Fraction of questions that may be unusable."""
-    with_text: Annotated[bool, RUN_ONLY] = False
-    """Allow a page of sensitive questions, as it shows their text."""
     precision: Precision = "auto"
     batch_tokens: BatchTokens = None
     """Subwords in a batch, padding included; chosen by the device when absent."""
+
+
+class BioasqSettings(BioasqOptions):
+    """A BioASQ file whose questions a model answers from their snippets, for its evaluator."""
+
+    model: AnswererSource
+    """Question answerer: a model folder, `@stage/model`, `package:name/path` or a hub id."""
+    questions: InputFile
+    """BioASQ's JSON, of phase B."""
+
+
+class AnswerOptions(BioasqOptions):
+    """Options of answering questions from the contexts beside them."""
+
+    top: Annotated[int, Field(ge=1, le=CANDIDATES)] = 5
+    """Most candidates of a question, 20 at most."""
+    with_text: Annotated[bool, RUN_ONLY] = False
+    """Allow a page of sensitive questions, as it shows their text."""
 
 
 class AnswerSettings(AnswerOptions):

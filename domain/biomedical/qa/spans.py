@@ -24,6 +24,7 @@ class Spans(NamedTuple):
     contexts: numbers of the contexts that they are in. A question that is pooled has several; others have one, 0.
     scores: the logits of a span's first and last subword, added. Those of different contexts can be compared.
     no_answer: the score of no answer, the lowest of all windows; None where there was nothing to read.
+    yes: the log-odds of yes, as a model with a yes/no head has them on average over windows; None without them.
     """
 
     contexts: list[int]
@@ -31,6 +32,7 @@ class Spans(NamedTuple):
     ends: list[int]
     scores: list[float]
     no_answer: float | None
+    yes: float | None = None
 
     @property
     def is_answerable(self) -> bool:
@@ -51,14 +53,25 @@ class Spans(NamedTuple):
         For example, spans with scores 3 and 1 and no answer with 5 rank as 3, 2 (no answer), 1 at the threshold 3.
         """
         if not self.is_answerable:
-            return Spans([-1], [-1], [-1], [0.0], self.no_answer)
+            return Spans([-1], [-1], [-1], [0.0], self.no_answer, self.yes)
         if threshold is None or self.no_answer is None:
             return self
         score = self.no_answer - threshold
         rank = bisect_right(self.scores, -score, key=lambda better: -better)  # behind spans as good
         columns: tuple[list[int], ...] = self[:3]
         contexts, starts, ends = ([*column[:rank], -1, *column[rank:]] for column in columns)
-        return Spans(contexts, starts, ends, [*self.scores[:rank], score, *self.scores[rank:]], self.no_answer)
+        ranked = [*self.scores[:rank], score, *self.scores[rank:]]
+        return Spans(contexts, starts, ends, ranked, self.no_answer, self.yes)
+
+    def apart(self) -> "Spans":
+        """The spans that overlap no better one: of [4, 9), [0, 5) and [0, 3), the best first, [4, 9) and [0, 3)."""
+        chosen = list[int]()
+        for rank, (context, start, end) in enumerate(zip(*self[:3], strict=True)):
+            others = ((self.contexts[better], self.starts[better], self.ends[better]) for better in chosen)
+            if not any(other == context and start < last and first < end for other, first, last in others):
+                chosen.append(rank)
+        contexts, starts, ends = ([column[rank] for rank in chosen] for column in self[:3])
+        return self._replace(contexts=contexts, starts=starts, ends=ends, scores=[self.scores[rank] for rank in chosen])
 
     def text(self, rank: int, contexts: Sequence[str]) -> str:
         """The text of the candidate at `rank`, from 0, in the question's `contexts`; "" for no answer."""
@@ -84,7 +97,7 @@ def probabilities(ranked: Sequence[Spans], temperature: float) -> Floats:
 def pool_spans(spans_of_contexts: Sequence[Spans]) -> Spans:
     """The best spans of one question in all its contexts, from those in each; these are numbered in order.
 
-    No answer has the score that it has in the context where it is least likely.
+    No answer has the score that it has in the context where it is least likely, yes the mean log-odds of contexts.
     """
     if len(spans_of_contexts) == 1:
         return spans_of_contexts[0]
@@ -95,7 +108,9 @@ def pool_spans(spans_of_contexts: Sequence[Spans]) -> Spans:
     )[:CANDIDATES]
     no_answer = [spans.no_answer for spans in spans_of_contexts if spans.no_answer is not None]
     contexts, starts, ends = ([position[column] for _, position in rows] for column in range(3))
-    return Spans(contexts, starts, ends, [-score for score, _ in rows], min(no_answer, default=None))
+    log_odds = [spans.yes for spans in spans_of_contexts if spans.yes is not None]
+    yes = sum(log_odds) / len(log_odds) if log_odds else None
+    return Spans(contexts, starts, ends, [-score for score, _ in rows], min(no_answer, default=None), yes)
 
 
 def allowed_pairs(scores: Tensor, longest: int) -> Tensor:

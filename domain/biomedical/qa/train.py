@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import compress
+from statistics import fmean
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import log_softmax
+from torch.nn.functional import binary_cross_entropy_with_logits, log_softmax
 from torch.nn.utils.rnn import pad_sequence
 
 from bertrelay.data.records import Rejects
@@ -24,6 +25,7 @@ from bertrelay.training.batches import Items
 from bertrelay.training.loop import train
 from bertrelay.training.task import Batch
 from domain.biomedical.calibration import fit_temperature
+from domain.biomedical.qa.bioasq import best_list_margin, yes_no_answer
 from domain.biomedical.qa.data import Question
 from domain.biomedical.qa.metrics import Pools, best_threshold, scores, squad_metrics
 from domain.biomedical.qa.model import AnswerModel, save_model, start_model
@@ -51,6 +53,10 @@ def run(settings: QaSettings, context: StageContext) -> Metrics:
         questions = read_all(settings.train, rejects, once=True, max_swapped=settings.max_swapped)
         dev = read_all(settings.dev, rejects, max_swapped=settings.max_swapped) if settings.dev else []
         shared = _shared_with_dev(questions, dev)
+        if any(question.yes is not None for question in questions):
+            model.network.add_yesno(settings.seed)
+        elif model.network.yesno is None and any(question.yes is not None for question in dev):
+            raise RequestError("dev: expected no yes/no questions, as train and base know none; leave out type yesno")
         task = QaTask(model, settings, questions, dev, rejects, precision)
     if any(question.impossible for question in [*questions, *dev]):
         model = replace(model, threshold=0.0)
@@ -62,6 +68,8 @@ def run(settings: QaSettings, context: StageContext) -> Metrics:
                 model = task.dev.tuned(model)
             scored = len(task.dev.pools.scored)
             metrics |= {"temperature": model.temperature, "threshold": model.threshold, "dev/scored": scored}
+            if any(question.answer_type == "list" for question in dev):
+                metrics["list_margin"] = model.list_margin
         else:
             log("there is no dev data: the probabilities of this model are not calibrated; add questions as `dev`")
         save_model(model, context.output / "model")
@@ -91,7 +99,8 @@ def _shared_with_dev(questions: Sequence[Question], dev: Sequence[Question]) -> 
 class QaTask:
     """The task of finding answers in windows, for the training loop; an item is a window of an epoch.
 
-    A window trains on every gold answer that is whole in it, and one without any on having none.
+    A window trains on every gold answer that is whole in it, one of a yes/no question on yes or no, and another one
+    without any on having none.
     """
 
     def __init__(
@@ -115,12 +124,16 @@ class QaTask:
         windows = self.subwords.windows(model.max_tokens, model.overlap)
         self.windows = windows.chosen(np.flatnonzero(is_trainable[windows.sequences]))
         self.golds = golds_in_windows(golds, self.windows)
-        self.is_answered = np.array([bool(spans) for spans in self.golds], bool)  # (windows,)
+        window_questions = [questions[number] for number in self.windows.sequences.tolist()]  # in each window
+        self.yes = [-1.0 if question.yes is None else float(question.yes) for question in window_questions]
+        self.has_all = [question.answer_type == "list" for question in window_questions]
+        is_yesno = np.array(self.yes) >= 0
+        self.is_answered = np.array([bool(spans) for spans in self.golds], bool) | is_yesno  # (windows,)
         self.window_lengths = self.subwords.window_lengths(self.windows)
         self._items = lru_cache(maxsize=1)(self._draw_items)  # the loop asks for those of an epoch again and again
         self.lengths = self.padded_lengths = lambda epoch: self.window_lengths[self._items(epoch)]
         self.dev = QaDevSet(dev, model, self.splitter, precision) if dev else None
-        self.criterion = "dev/f1" if dev else None
+        self.criterion = self.dev.criterion if self.dev else None
 
     def _draw_items(self, epoch: int) -> Items:
         """The windows of an epoch: all that have an answer, and up to `empty_windows` others of each question."""
@@ -138,6 +151,7 @@ class QaTask:
 
         answers: the columns of their first and last subwords, (windows, answers, 2), −1 where a window has fewer. A
         window without any has one on column 0, which means no answer.
+        yes: 1 for yes, 0 for no, −1 in a window of another question. has_all: true for list questions, (windows,).
         """
         which = self._items(epoch)[items]
         windows = self.windows.chosen(which)
@@ -147,18 +161,30 @@ class QaTask:
             torch.tensor([(first + by, end - 1 + by) for first, end in self.golds[window]] or [(0, 0)])
             for window, by in zip(which.tolist(), moved, strict=True)
         ]
-        return Batch({**inputs, "answers": pad_sequence(spans, True, -1)}, {"answer": len(which)})
+        inputs["answers"] = pad_sequence(spans, True, -1)
+        inputs["yes"] = torch.tensor([self.yes[window] for window in which.tolist()])
+        inputs["has_all"] = torch.tensor([self.has_all[window] for window in which.tolist()])
+        return Batch(inputs, {"answer": len(which)})
 
     def loss(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
-        """−log P(any of the gold answers), in nats, summed over windows.
+        """−log P(any of the gold answers), or of yes or no, in nats, summed over windows.
 
         Their probabilities are added (Clark & Gardner 2018, section 2.2), as a score counts any of them as right. The
-        mean of their likelihoods would be best if all were equally likely, and so also spans from one to another.
+        mean of their likelihoods would be best if all were equally likely, and so also spans from one to another: it is
+        the loss of list questions, whose answers all are to be found.
         """
         inputs = dict(batch.inputs)
-        answers = inputs.pop("answers")
-        chances = log_softmax(model(**inputs), dim=1).gather(1, answers.clamp(min=0))  # (windows, answers, 2)
-        return {"answer": -chances.sum(-1).masked_fill(answers[..., 0] < 0, -torch.inf).logsumexp(dim=1).sum()}
+        answers, yes, has_all = (inputs.pop(name) for name in ("answers", "yes", "has_all"))
+        scores = model(**inputs)
+        chances = log_softmax(scores[..., :2], dim=1).gather(1, answers.clamp(min=0)).sum(-1)  # (windows, answers)
+        is_absent = answers[..., 0] < 0
+        likelihood = chances.masked_fill(is_absent, -torch.inf).logsumexp(dim=1)  # (windows,)
+        mean = chances.masked_fill(is_absent, 0).sum(1) / (~is_absent).sum(1)
+        likelihood = torch.where(has_all, mean, likelihood)
+        if scores.shape[-1] == 3:
+            verdicts = binary_cross_entropy_with_logits(scores[:, 0, 2], yes.clamp(min=0), reduction="none")
+            likelihood = torch.where(yes >= 0, -verdicts, likelihood)
+        return {"answer": -likelihood.sum()}
 
     def evaluate(self, process_group: ProcessGroup = SINGLE_PROCESS) -> Metrics:
         return self.dev.metrics(self.qa_model, process_group) if self.dev else {}
@@ -190,26 +216,44 @@ class QaDevSet:
     ) -> None:
         self.questions, self.splitter, self.precision = questions, splitter, precision
         self.pools = Pools.of(questions)
-        if not len(self.pools.with_gold):
+        self.has_yesno = any(question.yes is not None for question in questions)
+        self.criterion = "dev/score" if self.has_yesno else "dev/f1"
+        if not len(self.pools.with_gold) and not self.has_yesno:
             raise RequestError("dev: expected questions with answers, found none that has any or is impossible")
         is_too_long = splitter(questions).too_long(model.max_tokens, model.overlap)
         log_too_long(model, list(compress(questions, is_too_long)), "dev: ")
 
     def metrics(self, model: AnswerModel, process_group: ProcessGroup = SINGLE_PROCESS) -> Metrics:
-        """Exact match and F1; where some questions are impossible, at the best threshold for all."""
-        spans = self._spans(model, process_group)
-        metrics = squad_metrics(self.pools.scores_at(spans, self._threshold(model, spans)), self.pools.scored)
+        """Exact match and F1; where some questions are impossible, at the best threshold for all.
+
+        With yes/no questions also the accuracy on these, and as `score` the mean over all questions of F1, or of being
+        right.
+        """
+        spans = self.pools.spans(self._spans(model, process_group))
+        score_of = self.pools.scores_at(spans, self._threshold(model, spans))
+        metrics = squad_metrics(score_of, self.pools.scored)
+        if self.has_yesno:
+            is_right = [
+                float(yes_no_answer([candidates.yes]) == ("yes" if question.yes else "no"))
+                for question, candidates in zip(self.pools.scored, spans, strict=True)
+                if question.yes is not None
+            ]
+            metrics["yesno/accuracy"] = sum(is_right) / len(is_right)
+            metrics["score"] = fmean([*is_right, *(score.f1 for score in score_of.values())])
         return {f"dev/{name}": value for name, value in metrics.items()}
 
     def tuned(self, model: AnswerModel) -> AnswerModel:
-        """The model with the best threshold and temperature for these questions."""
-        spans = self._spans(model)
+        """The model with the best threshold, margin of lists and temperature for these questions."""
+        context_spans = self._spans(model)
+        spans = self.pools.spans(context_spans)
+        margin = best_list_margin(self.pools.grouped(zip(self.questions, context_spans, strict=True)))
         threshold = self._threshold(model, spans)
         scored = self.pools.scores_at(spans, threshold).values()
         is_right = np.array([score.exact_match == 1 for score in scored], bool)
         ranked = [spans[number].with_no_answer(threshold) for number in self.pools.with_gold]
         temperature = fit_temperature(lambda temperature: probabilities(ranked, temperature)[:, 0], is_right)
-        return replace(model, threshold=threshold, temperature=temperature)
+        margin = model.list_margin if margin is None else margin
+        return replace(model, threshold=threshold, temperature=temperature, list_margin=margin)
 
     def _threshold(self, model: AnswerModel, spans: Sequence[Spans]) -> float | None:
         """The threshold at which the mean F1 is highest; the model's where no question is impossible."""
@@ -227,11 +271,12 @@ class QaDevSet:
         return best_threshold(gaps, gains)
 
     def _spans(self, model: AnswerModel, process_group: ProcessGroup = SINGLE_PROCESS) -> list[Spans]:
-        """The spans of each question that is scored."""
+        """The spans of each question in its context."""
 
         def find(questions: Sequence[Question]) -> list[Spans]:
             compute, subwords = partial(find_spans, model, self.splitter), self.splitter(questions)
             (spans,) = compute_blocks(model.network, [subwords], lambda cut: cut.to_read, compute, self.precision)
             return spans
 
-        return self.pools.spans(map_over_processes(find, self.questions, process_group))
+        all_spans: list[Spans] = map_over_processes(find, self.questions, process_group)
+        return all_spans

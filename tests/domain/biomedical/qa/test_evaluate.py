@@ -179,7 +179,7 @@ def test_equal_texts_of_all_snippets_are_joined_before_five_are_left():
     texts = ["gout " * 20, "flu and asthma"]
     questions = [Question(f"q_{n}", "mild", text, pool="q", synonyms=(("asthma",),)) for n, text in enumerate(texts)]
     gout = Spans([0] * 20, [5 * n for n in range(20)], [5 * n + 4 for n in range(20)], [9.0] * 20, 0.0)
-    metrics = evaluation._bioasq(questions, [gout, Spans([0, 0], [0, 8], [3, 14], [2.0, 1.0], 0.0)], [])
+    metrics = evaluation._bioasq(questions, [gout, Spans([0, 0], [0, 8], [3, 14], [2.0, 1.0], 0.0)], [], 0.0)
     assert (metrics["strict_accuracy"], metrics["mrr"]) == (0.0, pytest.approx(1 / 3))  # gout, flu, asthma
 
 

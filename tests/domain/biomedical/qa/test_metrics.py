@@ -9,8 +9,8 @@ import pytest
 
 from domain.biomedical.qa.data import Answer, Question
 from domain.biomedical.qa.metrics import (
-    best_answers,
     best_threshold,
+    distinct_answers,
     factoid_metrics,
     factoid_score,
     scores,
@@ -168,11 +168,11 @@ def test_unanswered_questions_are_skipped_and_counted_as_wrong():
     assert (nothing["mrr"], nothing["with_unanswered/mrr"]) == (None, 0)
 
 
-def test_answers_of_all_snippets_are_pooled_by_logits_five_at_most_and_none_is_empty():
+def test_answers_of_all_snippets_are_joined_by_scores_and_none_is_empty():
     first, second = [("b", 3.0), ("a", 1.0)], [("A", 2.5), ("", 9.0), ("c", -4.0)]
-    assert best_answers([*first, *second]) == best_answers([*second, *first]) == ["b", "A", "c"]
-    assert best_answers([(str(number), -number) for number in range(9)]) == ["0", "1", "2", "3", "4"]
-    assert best_answers([("first", 1.0), ("second", 1.0)]) == ["first", "second"]
+    joined = [("b", 3.0), ("A", 2.5), ("c", -4.0)]
+    assert distinct_answers([*first, *second]) == distinct_answers([*second, *first]) == joined
+    assert distinct_answers([("first", 1.0), ("second", 1.0)]) == [("first", 1.0), ("second", 1.0)]
 
 
 def test_the_threshold_is_the_best_there_is():

@@ -11,6 +11,7 @@ from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from domain.biomedical.qa.data import Answer, Question
 from domain.biomedical.qa.question_files import (
+    QuestionPath,
     question_format_of,
     question_items,
     read_all,
@@ -229,10 +230,10 @@ def test_rows_of_the_library_datasets_are_read_and_lines_of_several_files_kept_a
     (tmp_path / "more").mkdir()
     for name in names:
         (tmp_path / name).write_text("\n".join(map(json.dumps, [row, {**row, "id": name}])))
-    questions = list(question_items(*((tmp_path / name, None) for name in names)))
+    questions = list(question_items(*(QuestionPath(tmp_path / name) for name in names)))
     assert {question.answers for question in questions} == {(Answer("fever", 2),)}
     assert [question.id for question in questions] == ["a-1:1", "a.jsonl", "b:1", "b.jsonl", "a-3:1", "more/a.jsonl"]
-    assert [question.id for question in question_items((tmp_path / "a.jsonl", None))] == ["1", "a.jsonl"]
+    assert [question.id for question in question_items(QuestionPath(tmp_path / "a.jsonl"))] == ["1", "a.jsonl"]
     none = {"text": [], "answer_start": []}
     records = [row, {**row, "answers": none}, {**row, "answers": [], "is_impossible": True}, {**row, "answers": []}]
     (tmp_path / "squad_v2.jsonl").write_text("\n".join(map(json.dumps, records)))
