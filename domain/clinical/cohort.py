@@ -113,7 +113,8 @@ def run(settings: CohortSettings, context: StageContext) -> Metrics:
     flow.write(context.output / FLOW)
     write_report(flow_report(context.output), context)
     window = float(HUANG_WINDOW_DAYS) if settings.rules == "huang2019" else settings.window_days
-    write_json(context.output / COHORT_FACTS, {"window_days": window})
+    facts = {"window_days": window, "deaths_counted": settings.deaths_in_window == "counted"}
+    write_json(context.output / COHORT_FACTS, facts)
     log(f"cohort: {len(cohort):,} index stays; left out by each step: {flow.exclusions() or 'none'}")
     metrics: Metrics = {"admissions": len(cohort), "subjects": cohort["subject_id"].nunique()}
     for split in SPLITS:
@@ -193,6 +194,8 @@ def default_stays(admissions: pd.DataFrame, settings: CohortSettings, flow: Flow
         1  day 0, emergency     day 4        3                          21         yes
         2  day 10, elective     day 12       3                          13         yes
         3  day 25, emergency    day 60       none                                  no
+
+    With `returns` "next", 1 has none: 2, which is planned, comes before 3.
     """
     # Organ donors' accounts begin when their subject has died in hospital already, and have that death a second time.
     # Death on arrival is a readmission, so that only deaths of earlier admissions count.
@@ -207,8 +210,8 @@ def default_stays(admissions: pd.DataFrame, settings: CohortSettings, flow: Flow
     if is_joined:
         flow.count("joined with those they overlap or touch", stays)
     counted = ~stays["observation_alone"] | (settings.observation_stays == "kept")
-    unplanned = stays[counted & ~stays["is_planned"]]
-    stays = with_return(stays, _first_after_discharge(stays, unplanned))
+    ends_window = counted & (~stays["is_planned"] | (settings.returns == "next"))
+    stays = with_return(stays, _first_after_discharge(stays, stays[ends_window]))
     stays["readmitted"] = stays["gap_days"] <= settings.window_days
     if settings.observation_stays == "excluded":
         stays = flow.keep("not under observation alone", stays, counted)
@@ -240,19 +243,26 @@ def _index_stays(stays: pd.DataFrame, settings: CohortSettings, flow: Flow) -> p
     if settings.deaths_in_window == "excluded":
         is_kept = ~died_within(stays, settings.window_days) | stays["readmitted"]
         stays = flow.keep(f"alive or back within {settings.window_days:g} days", stays, is_kept)
+    if settings.deaths_in_window == "counted":
+        stays = stays.assign(readmitted=stays["readmitted"] | died_within(stays, settings.window_days))
+        flow.count("of these, readmitted or dead within the window", stays[stays["readmitted"]])
     return stays
 
 
-def _first_after_discharge(stays: pd.DataFrame, unplanned: pd.DataFrame) -> "pd.Series[pd.Timestamp]":
-    """Finds the admission time of the subject's first unplanned stay after the discharge, for each of `stays`."""
+def _first_after_discharge(stays: pd.DataFrame, others: pd.DataFrame) -> "pd.Series[pd.Timestamp]":
+    """Finds the admission time of the subject's first of `others` after the discharge, for each of `stays`.
+
+    Null where that one is planned.
+    """
     later = stays["admitted_at"] + pd.Timedelta(seconds=1)  # than the stay itself, which may end as it begins
     ends = pd.DataFrame(
         {"at": stays["discharged_at"].fillna(later).clip(lower=later), "subject_id": stays["subject_id"]}
     )
-    begins = unplanned[["subject_id", "admitted_at"]].sort_values("admitted_at")
+    begins = others[["subject_id", "admitted_at", "is_planned"]].sort_values("admitted_at")
     ordered = ends.sort_values("at")
     matches = pd.merge_asof(ordered, begins, left_on="at", right_on="admitted_at", by="subject_id", direction="forward")
-    return matches.set_index(ordered.index)["admitted_at"].reindex(stays.index)
+    following = matches["admitted_at"].mask(matches["is_planned"].eq(True))
+    return following.set_axis(ordered.index).reindex(stays.index)
 
 
 def with_return(stays: pd.DataFrame, following: "pd.Series[pd.Timestamp]") -> pd.DataFrame:

@@ -46,7 +46,7 @@ CATEGORIES = {
 }
 """By the version of ICD. An ICD-9 E code names the cause of an injury, and has a character more."""
 
-RECORDED = ("input", "radiology", "cut", "window_days")
+RECORDED = ("input", "radiology", "cut", "window_days", "deaths_counted")
 """Facts of the folders of notes and cohort that a model keeps."""
 FEWEST_STAYS = 10
 ROWS_AT_ONCE = 256
@@ -151,7 +151,7 @@ class LabelledNotes:
     """The stays that have notes, in the order of their file.
 
     about: what the folders say of these notes and labels, as far as they do: `input`, `radiology`, `cut`,
-        `window_days`.
+        `window_days` and `deaths_counted`.
     table: hadm_id, subject_id, split, characters of the text. flow: counts of stays after each step.
     names: of the labels. labels: whether each is true of each stay, (stays, labels).
     """

@@ -147,6 +147,9 @@ class CohortSettings(Settings):
     from `window_days` to `minimum_age`."""
     window_days: Annotated[float, Field(gt=0), BY_DEFAULT_RULES] = 30.0
     """A stay is positive when the next unplanned one begins at most this many days after its discharge."""
+    returns: Annotated[Literal["any-unplanned", "next"], BY_DEFAULT_RULES] = "any-unplanned"
+    """`any-unplanned` looks for the first unplanned stay after a discharge, past planned ones; `next` only at the very
+    next stay, so that a planned one ends the window, as in CMS's measure."""
     planned_types: Annotated[list[str] | None, BY_DEFAULT_RULES, UsedWith("mimic")] = None
     """Admission types that are no readmission. When absent: ELECTIVE, and in MIMIC-IV SURGICAL SAME DAY ADMISSION as
     well."""
@@ -157,8 +160,9 @@ class CohortSettings(Settings):
     """Joined, admissions that overlap or touch are one stay under the first one's hadm_id."""
     transfer_hours: Annotated[float, Field(ge=0), BY_DEFAULT_RULES, UsedWith(overlapping_stays="joined")] = 0.0
     """Hours after a discharge in which an admission still continues the same stay."""
-    deaths_in_window: Annotated[Literal["kept", "excluded"], BY_DEFAULT_RULES] = "kept"
-    """Stays whose subject died at home within the window without a readmission."""
+    deaths_in_window: Annotated[Literal["kept", "excluded", "counted"], BY_DEFAULT_RULES] = "kept"
+    """Stays whose subject died at home within the window without a readmission: `kept` as not readmitted, `excluded`,
+    or `counted` as readmitted, so that the outcome is a return or a death."""
     excluded_discharges: Annotated[list[Discharge], BY_DEFAULT_RULES] = []
     """Index stays to leave out by their end: transferred to another acute care facility, against medical advice, to
     hospice. CMS's measure of unplanned readmission leaves out the first two."""
@@ -196,7 +200,7 @@ class CohortSettings(Settings):
                     "minimum_age: the source has no ages; name columns.age or columns.born, or set minimum_age = 0, "
                     "which keeps stays of any age"
                 )
-            if self.deaths_in_window == "excluded" and not self.source.has("died_at"):
+            if self.deaths_in_window != "kept" and not self.source.has("died_at"):
                 raise ValueError("deaths_in_window: the source has no times of death; name its columns.died_at")
         if self.data_end == PER_SUBJECT and not (self.source and self.source.has("followed_until")):
             raise ValueError(f'data_end: "{PER_SUBJECT}" needs a source with columns.followed_until')
@@ -416,6 +420,8 @@ class ModelDescription(Settings):
     """Median of the train admissions; None where it was not measured."""
     window_days: Annotated[float, Field(gt=0)] | None = None
     """Window of a readmission; None where the cohort does not name it."""
+    deaths_counted: bool = False
+    """A death within the window counts as a readmission."""
     prevalence: Annotated[float, Field(ge=0, le=1)] | None = None
     """Fraction of validation admissions with the outcome of a binary task; None of another task."""
     pooling: PoolingName = "cls"
@@ -459,7 +465,8 @@ class ModelDescription(Settings):
     def meaning(self) -> str:
         """Words that follow `the probability`, for readers: `that the patient dies in hospital`."""
         days = "the days that its cohort counts" if self.window_days is None else f"{self.window_days:g} days"
-        return self.outcome.description.format(days=days)
+        death = ", or the patient dies in that time" if self.deaths_counted else ""
+        return self.outcome.description.format(days=days) + death
 
 
 class ScoreOptions(Settings):

@@ -26,7 +26,7 @@ from domain.clinical.settings import in_words
 COHORT, STAYS, MEMBERS = "cohort.parquet", "stays.parquet", "members.parquet"
 CHARACTERISTICS = "characteristics.parquet"
 COHORT_FACTS = "cohort.json"
-"""`window_days`, within which a return counts."""
+"""`window_days`, within which a return counts; `deaths_counted`, true where a death within it counts as one."""
 NOTES_FILE = "notes.parquet"
 SPLITS = ("train", "validation", "test")
 

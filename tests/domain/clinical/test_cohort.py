@@ -80,6 +80,7 @@ OBSERVED = [
 ]
 SURGERY = [stay(1, 11, 0, 4, "EW EMER."), stay(1, 12, 10, 12, "SURGICAL SAME DAY ADMISSION")]
 PLANNED = [stay(1, 11, 0, 4), stay(1, 12, 10, 12, "ELECTIVE"), stay(1, 13, 50, 52, "urgent ")]
+SOON = [stay(1, 11, 0, 4), stay(1, 12, 10, 12, "ELECTIVE"), stay(1, 13, 20, 22)]
 HUANG, IV = {"rules": "huang2019"}, {"version": "IV"}
 CASES = [  # each with the settings and who of the cohort came back; test_rules.py has the rules as a whole
     (TRANSFER, {"window_days": 0.2}, {"11": False, "12": False}),
@@ -91,6 +92,8 @@ CASES = [  # each with the settings and who of the cohort came back; test_rules.
     (OBSERVED, IV | {"observation_stays": "excluded"}, {"11": False, "21": True, "23": False}),
     (SURGERY, IV, {"11": False, "12": False}),
     (SURGERY, HUANG | IV, {"11": True, "12": False}),
+    (SOON, {}, {"11": True, "12": True, "13": False}),
+    (SOON, {"returns": "next"}, {"11": False, "12": True, "13": False}),  # a planned stay ends the window
     (PLANNED, {"planned_types": ["Urgent"]}, {"11": True, "12": False, "13": False}),
 ]
 
@@ -100,7 +103,7 @@ def test_who_came_back_by_each_setting(cohort_of, stays, settings, expected):
     assert labels(cohort_of(stays, **settings)) == expected
 
 
-def test_a_death_after_discharge_is_kept_or_excluded_and_counted(cohort_of, context):
+def test_a_death_after_discharge_is_kept_excluded_or_an_outcome(cohort_of, context):
     stays = [stay(1, 11, 0, 4), stay(2, 21, 0, 4), stay(2, 22, 10, 11), stay(3, 31, 0, 4), stay(4, 41, 0, 4.5)]
     dead = [
         patient(1, dod=day(14)),
@@ -112,6 +115,9 @@ def test_a_death_after_discharge_is_kept_or_excluded_and_counted(cohort_of, cont
     assert set(cohort_of(stays, dead, deaths_in_window="excluded")["hadm_id"]) == {"21", "31"}
     assert flow(context)["of these, died within 30 days"] == (4, 3)
     assert flow(context)["of these, died within 30 days and not readmitted"] == (3, 3)
+    expected = {"11": True, "21": True, "22": True, "31": False, "41": True}
+    assert labels(cohort_of(stays, dead, deaths_in_window="counted")) == expected
+    assert flow(context)["of these, readmitted or dead within the window"] == (4, 3)
 
 
 ENDS = {
