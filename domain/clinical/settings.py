@@ -420,8 +420,8 @@ class ModelDescription(Settings):
     """Median of the train admissions; None where it was not measured."""
     window_days: Annotated[float, Field(gt=0)] | None = None
     """Window of a readmission; None where the cohort does not name it."""
-    deaths_counted: bool = False
-    """A death within the window counts as a readmission."""
+    deaths_counted: bool | None = None
+    """A death within the window counts as a readmission; None where the cohort does not name it."""
     prevalence: Annotated[float, Field(ge=0, le=1)] | None = None
     """Fraction of validation admissions with the outcome of a binary task; None of another task."""
     pooling: PoolingName = "cls"
