@@ -327,6 +327,7 @@ def test_a_model_keeps_which_notes_it_reads_and_within_how_many_days_a_return_co
     read = read_labelled_notes(tmp_path / "notes", tmp_path / "cohort")
     assert read.about == {"input": "discharge", "radiology": True, "cut": "c", "window_days": 90.0}
     assert "within 90 days of" in ModelDescription.model_validate(read.about).meaning
+    assert "or the patient dies" in ModelDescription.model_validate(read.about | {"deaths_counted": True}).meaning
 
 
 def test_permutations_are_none_or_twenty_at_least(clinic, bert):
