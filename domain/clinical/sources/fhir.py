@@ -35,13 +35,12 @@ WITHDRAWN = {"entered-in-error", "superseded"}
 SEXES = {"male": "M", "female": "F"}
 ELEMENTS = {
     "Encounter": (
-        *("id", "resourcetype", "status", "class", "type", "priority", "subject", "period", "hospitalization"),
-        "admission",
+        *("resourcetype", "status", "class", "type", "priority", "subject", "period", "hospitalization", "admission"),
     ),
-    "Patient": ("id", "resourcetype", "gender", "birthdate", "deceasedboolean", "deceaseddatetime", "extension"),
-    "DocumentReference": ("id", "resourcetype", "status", "type", "subject", "date", "context", "content", "period"),
+    "Patient": ("resourcetype", "gender", "birthdate", "deceasedboolean", "deceaseddatetime", "extension"),
+    "DocumentReference": ("resourcetype", "status", "type", "subject", "date", "context", "content", "period"),
 }
-"""The elements that are read, in lower case."""
+"""The elements that are read besides `id`, in lower case."""
 RACE = "us-core-race"
 
 
@@ -64,7 +63,7 @@ def _resources(file: Path, kind: str, names: tuple[str, ...], record: Any, rejec
     """Streams the resources of a file in blocks of `names`; record: makes the values of one, or raises Rejected."""
 
     def stream() -> Iterator[Row]:
-        for row in jsonl_rows(Table(path=InputFile(file), format="jsonl"), [], ELEMENTS[kind]):
+        for row in jsonl_rows(Table(path=InputFile(file), format="jsonl"), ["id"], ELEMENTS[kind]):
             if isinstance(row, Rejected):
                 yield row
                 continue

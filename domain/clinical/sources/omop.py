@@ -174,14 +174,15 @@ class OmopTables:
             source = Table(path=InputFile(file))
             stream = READERS[source.file_format](source, [], names)
         for row in stream:
-            missing = [name for name, value in zip(names, row.values, strict=False) if value is ABSENT]
-            if absent := [name for name in missing if name in REQUIRED[table]]:
+            absent = [name for name, value in zip(names, row.values, strict=False) if value is ABSENT]
+            if required := [name for name in absent if name in REQUIRED[table]]:
                 raise RequestError(
                     f"{file}: expected the columns of OMOP's table {table} (CDM 5.3 or 5.4), found none named "
-                    f"{', '.join(absent)}. Give the table as the CDM names it"
+                    f"{', '.join(required)}. Give the table as the CDM names it"
                 )
             yield row
-            break
+            if row.values:
+                break
         yield from stream
 
 

@@ -12,6 +12,7 @@ from domain.clinical.sources.settings import NO_ADMISSION, HospitalSource, StayM
 from domain.clinical.sources.values import Meanings, candidates, count_unmapped, shown_one, times_of
 
 TEXTS = ("admission_type", "discharge_location", "sex", "race", "insurance")
+CHARACTERISTICS = ("sex", "race", "insurance")
 LEFT_AS = {
     "acute_care_transfer": "acute-care-transfer",
     "against_medical_advice": "against-medical-advice",
@@ -122,6 +123,8 @@ class SourceHospital:
         for column, line in NOT_CARRIED.items():
             if not self._source.has(column):
                 count(line, table)
+        if absent := [name for name in CHARACTERISTICS if not self._source.has(name)]:
+            count(f"of these, all: this source has no {', '.join(absent)}, and so no groups by it", table)
         if self._source.has("admission_type") and not self._map.planned:
             count("of these, all: the map has no planned admissions, and each counts as unplanned", table)
         for column, line in MARKED.items():

@@ -253,8 +253,9 @@ def test_what_the_source_does_not_have_is_a_line_of_the_flow(tmp_path):
     source = {"path": write(tmp_path / "stays.csv", ["1,a,2024-01-01,2024-01-05"])}
     cohort_of(tmp_path, source=source)
     lines = [step for step in steps(tmp_path / "cohort")[0] if "this source has no" in step]
-    assert len(lines) == 3
+    assert len(lines) == 4
     assert "no admission types" in lines[0]
+    assert "no sex, race, insurance" in lines[3]
 
 
 def test_deaths_known_by_their_day(tmp_path):
