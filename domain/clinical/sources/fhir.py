@@ -35,7 +35,8 @@ WITHDRAWN = {"entered-in-error", "superseded"}
 SEXES = {"male": "M", "female": "F"}
 ELEMENTS = {
     "Encounter": (
-        *("resourcetype", "status", "class", "type", "priority", "subject", "period", "hospitalization", "admission"),
+        *("resourcetype", "status", "class", "type", "priority", "subject", "period", "hospitalization"),
+        "admission",
     ),
     "Patient": ("resourcetype", "gender", "birthdate", "deceasedboolean", "deceaseddatetime", "extension"),
     "DocumentReference": ("resourcetype", "status", "type", "subject", "date", "context", "content", "period"),
@@ -67,9 +68,8 @@ def _resources(file: Path, kind: str, names: tuple[str, ...], record: Any, rejec
             if isinstance(row, Rejected):
                 yield row
                 continue
-            elements = dict(
-                zip(ELEMENTS[kind], (None if value is ABSENT else value for value in row.values), strict=True)
-            )
+            values = (None if value is ABSENT else value for value in row.values)
+            elements = dict(zip(("id", *ELEMENTS[kind]), values, strict=True))
             try:
                 if elements["resourcetype"] != kind:
                     raise Rejected(f"a resource other than {kind}")
