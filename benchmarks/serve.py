@@ -130,7 +130,7 @@ def contend(server: Server, requests: Sequence[Requests], _: int) -> Answer:
     asked = [own[: server.requests] for own in requests]
     with started(server) as port:
         in_fresh_process(load, port, server, [own[-1:] for own in requests])  # a warm-up
-        alone, _ = in_fresh_process(load, port, server, single)
+        alone = in_fresh_process(load, port, server, single)[0]
         answers, seconds = in_fresh_process(load, port, server, asked)
     times = [milliseconds for _, milliseconds in answers]
     return {
