@@ -171,13 +171,13 @@ def _stages(tables: Table, registry: Sequence[Stage], problems: Problems) -> dic
 
 def _of_a_stage(keys: Table, stages: Mapping[str, Stage], problems: Problems) -> list[str]:
     """Notes those of the recipe's own `keys` that are settings of a stage, with where to write them."""
-    found = []
+    misplaced = []
     for key in keys.keys() - RecipeSettings.model_fields:
         if having := [name for name, stage in stages.items() if key in stage.load_settings().model_fields]:
-            found.append(key)
-            places = " or ".join(f"{name}.{key}" for name in having)
-            problems.add("", key, f"is a setting of a stage: write {places}, as in --set {having[-1]}.{key}=…")
-    return found
+            misplaced.append(key)
+            settings = " or ".join(f"{name}.{key}" for name in having)
+            problems.add("", key, f"is a setting of a stage: write {settings}, as in --set {having[-1]}.{key}=…")
+    return misplaced
 
 
 def _settings(
@@ -188,8 +188,8 @@ def _settings(
     written = {key: value for key, value in table.items() if key not in STAGE_KEYS}
     takes_seed = "seed" in model.model_fields and "seed" not in written
     variants = {key: written | {"seed": seed} for key, seed in top.variants.items()} if takes_seed else {}
-    settings = {key: _validated(model, each, name, problems) for key, each in (variants or {None: written}).items()}
-    return {key: each for key, each in settings.items() if each is not None}
+    settings = {key: _validated(model, values, name, problems) for key, values in (variants or {None: written}).items()}
+    return {key: valid for key, valid in settings.items() if valid is not None}
 
 
 def _needs(
@@ -239,7 +239,7 @@ def _circle(path: Sequence[str], name: str) -> str:
     """The circle that closes with `name`, from its first stage in the alphabet: one problem, however it is found."""
     cycle = path[path.index(name) :]
     first = cycle.index(min(cycle))
-    return " → ".join(f"[{each}]" for each in (*cycle[first:], *cycle[:first], cycle[first]))
+    return " → ".join(f"[{stage}]" for stage in (*cycle[first:], *cycle[:first], cycle[first]))
 
 
 def _steps(
@@ -264,7 +264,7 @@ def _steps(
         if reads or sensitive.intersection(needs[name]):
             sensitive.add(name)
         seeds[name] = next(
-            (found for found in (list(variants), *(seeds[other] for other in needs[name])) if found != [None]), [None]
+            (those for those in (list(variants), *(seeds[other] for other in needs[name])) if those != [None]), [None]
         )
         for seed in seeds[name]:
             upstream = tuple((other, None if seeds[other] == [None] else seed) for other in needs[name])

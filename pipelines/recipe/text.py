@@ -72,10 +72,10 @@ def read_tables_file(name: str, expected: str, hint: str = "") -> RecipeText:
     path = Path(name).expanduser()
     try:
         if not path.is_file():
-            found = "a folder" if path.is_dir() else "nothing of that name"
+            is_there = "a folder" if path.is_dir() else "nothing of that name"
             if not path.exists() and (near := nearest(Path(absolute(name)))):
                 hint = f"; {near}{hint.removeprefix('.')}"
-            raise RequestError(f"expected {expected}, found {found}: {name!r}{hint}")
+            raise RequestError(f"expected {expected}, found {is_there}: {name!r}{hint}")
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise RequestError(f"{path}: expected {expected} that can be read, found: {error.strerror}") from error
@@ -206,11 +206,11 @@ def _other_kind(name: str, old: Any, new: Any) -> str:
 def toml_value(written: str) -> Any:
     """The value after `=` in `--set`: of TOML, else plain text (dates are text, for no setting is a date)."""
     try:
-        found = _toml(f"value = {written}")
+        table = _toml(f"value = {written}")
     except tomllib.TOMLDecodeError:
         return written
-    plain = len(found) == 1 and isinstance(found["value"], bool | int | float | str | list | dict)
-    return found["value"] if plain else written
+    plain = len(table) == 1 and isinstance(table["value"], bool | int | float | str | list | dict)
+    return table["value"] if plain else written
 
 
 def _fill(value: Any, values: Table, table: str, key: str, problems: Problems) -> Any:

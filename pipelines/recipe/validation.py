@@ -60,9 +60,9 @@ class Problems:
 
     def add(self, table: str, key: str, text: str) -> None:
         """Notes what is wrong at `key` of `[table]`; an empty table is the top of the recipe."""
-        place = " ".join(part for part in (f"[{table}]" if table else "", key) if part)
-        end = " " if place and not key and KEYS.match(text) else ": "
-        self.found.append(f"{place}{end}{text}" if place else text)
+        key_of_table = " ".join(part for part in (f"[{table}]" if table else "", key) if part)
+        end = " " if key_of_table and not key and KEYS.match(text) else ": "
+        self.found.append(f"{key_of_table}{end}{text}" if key_of_table else text)
 
     def raise_if_any(self) -> None:
         """Raises RequestError with every problem, each once."""
@@ -107,18 +107,18 @@ def explain(model: type[BaseModel], error: ValidationError, names: Mapping[str, 
 def add_validation_errors(problems: Problems, table: str, model: type[BaseModel], error: ValidationError) -> None:
     """Adds pydantic's findings about `[table]` in plain words; what several types were tried for is said once."""
     expected: dict[tuple[str, str], list[str]] = {}
-    for each in error.errors():
-        kind, context, value = each["type"], each.get("ctx", {}), each["input"]
-        models, key = _walk(model, each["loc"], kind == "extra_forbidden")
+    for fault in error.errors():
+        kind, context, value = fault["type"], fault.get("ctx", {}), fault["input"]
+        models, key = _walk(model, fault["loc"], kind == "extra_forbidden")
         if kind == "extra_forbidden":
-            word, names = str(each["loc"][-1]), [name for holder in models for name in holder.model_fields]
+            word, names = str(fault["loc"][-1]), [name for holder in models for name in holder.model_fields]
             problems.add(table, key, REMOVED.get(word) or unknown(word, names))
         elif kind == "missing":
             problems.add(table, key, "is required and missing")
         elif kind == "value_error":
             problems.add(table, key, str(context["error"]))
         else:
-            allowed = EXPECTED[kind].format(**context) if kind in EXPECTED else each["msg"].removeprefix("expected ")
+            allowed = EXPECTED[kind].format(**context) if kind in EXPECTED else fault["msg"].removeprefix("expected ")
             choices = re.findall("'([^']*)'", context["expected"]) if kind == "literal_error" else []
             hint = did_you_mean(value, choices) if isinstance(value, str) else ""
             hint = LEFT_OUT if table and value and context.get("min_length") == 1 else hint
@@ -138,15 +138,15 @@ def _walk(
     holders, key = [model], ""
     inside = [("", model)]  # the models where the location leads to, with their tags
     for number, part in enumerate(location):
-        fields = [each.model_fields[part] for _, each in inside if part in each.model_fields]
+        fields = [holder.model_fields[part] for _, holder in inside if part in holder.model_fields]
         if isinstance(part, int):
             key += f"[{part}]"
-        elif tagged := [each for each in inside if each[0] == part]:
-            inside = [("", each) for _, each in tagged]  # a key may be called as a tag is
+        elif tagged := [holder for tag, holder in inside if tag == part]:
+            inside = [("", holder) for holder in tagged]  # a key may be called as a tag is
         elif fields or (ends_unknown and number == len(location) - 1):
             key += f".{part}" if key else part
-            holders = [each for _, each in inside]
-            inside = [each for field in fields for each in _models_of(field.annotation)]
+            holders = [holder for _, holder in inside]
+            inside = [holder for field in fields for holder in _models_of(field.annotation)]
     return holders, key
 
 

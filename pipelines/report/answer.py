@@ -117,7 +117,9 @@ def _published(stage: FinishedStage, headline: Headline) -> list[Measure]:
         for (row, model), value in cell.family.published.get(cell.caption, {}).items():
             if row == cell.row:
                 by_model.setdefault(model, []).append(value)
-    means = {model: statistics.fmean(of) for model, of in by_model.items() if len(of) == len(headline.metrics)}
+    means = {
+        model: statistics.fmean(scores) for model, scores in by_model.items() if len(scores) == len(headline.metrics)
+    }
     best = sorted(means, key=lambda model: -means[model])[:PUBLISHED]
     return [Measure(value=means[model], label=f"{model}, published") for model in best]
 

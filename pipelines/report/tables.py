@@ -111,9 +111,9 @@ class ScoreTable:
         rows = list(self.rows.values())
         for column in (column for column in self.columns if column[1] != COUNT):
             values = [row[column].value for row in rows if column in row]
-            known = [value for value in values if value is not None]
-            if len(known) == len(rows):
-                self.put(MEAN, column, MetricValue(sum(known) / len(known)))
+            numbers = [value for value in values if value is not None]
+            if len(numbers) == len(rows):
+                self.put(MEAN, column, MetricValue(sum(numbers) / len(numbers)))
 
 
 def score_tables(stages: Mapping[str, Metrics], kinds: Mapping[str, str] = {}) -> list[ScoreTable]:
@@ -211,10 +211,10 @@ def score_lines(stages: Mapping[str, Metrics], kinds: Mapping[str, str] = {}, in
         head = [["", *column] for column in zip(*table.columns, strict=True)]
         wide = intervals or table.family.with_intervals
         cells = (
-            [f"{each} ({each.interval})" if wide and each.interval else str(each) for each in table.cells(row)]
+            [f"{value} ({value.interval})" if wide and value.interval else str(value) for value in table.cells(row)]
             for row in rows
         )
-        yield from _in_columns([*head, *([row, *each] for row, each in zip(rows, cells, strict=True))])
+        yield from _in_columns([*head, *([row, *line] for row, line in zip(rows, cells, strict=True))])
     if tables:
         yield ""
 
@@ -228,7 +228,7 @@ def _in_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 def main_metrics(metrics: Metrics) -> str:
     """The first few metrics; intervals are left out, and what was measured before the training."""
-    values = {name: each.value for name, each in metric_values(metrics).items() if not name.startswith("before/")}
+    values = {name: metric.value for name, metric in metric_values(metrics).items() if not name.startswith("before/")}
     measured = [(name, value) for name, value in values.items() if value is not None]
     words = []
     for name, value in measured[:METRICS_SHOWN]:  # counts as they are, all else to four digits
