@@ -20,10 +20,17 @@ SCORER = ModelKind(
     "a network that scores pairs of sentences",
     "use it by `bertrelay rerank`, in recipes by teachers.rerank",
 )
+LINKER = ModelKind("linker", "a linker of entities", "use it by `bertrelay ner tag --link`")
+EXTRACTOR = ModelKind("extractor", "a model that finds relations", "use it by `bertrelay ner tag --relate`")
 CLASSIFIER = ModelKind("classifier", "a classifier of texts", "its network can be the base of a training")
 NETWORK = ModelKind("network", "a network without a head", "its network can be the base of a training")
-KINDS = {kind.name: kind for kind in (ENCODER, TAGGER, ANSWERER, PREDICTOR, SCORER)}
-BY_FILE = {"poly.safetensors": SCORER, "outcome.json": PREDICTOR}
+KINDS = {kind.name: kind for kind in (ENCODER, TAGGER, LINKER, EXTRACTOR, ANSWERER, PREDICTOR, SCORER)}
+BY_FILE = {
+    "poly.safetensors": SCORER,
+    "outcome.json": PREDICTOR,
+    "linker.json": LINKER,
+    "relations.json": EXTRACTOR,
+}
 """Files that only the models of one task have. A table, and no registration by the tasks: the planner names the kind of
 a folder without loading any of them."""
 BY_ARCHITECTURE = {

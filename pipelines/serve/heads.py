@@ -1,4 +1,4 @@
-"""Cross-encoders, taggers, answerers and predictors of outcomes as they are served, each with an engine of its own."""
+"""Models with a head, and linkers, as they are served, each with an engine of its own."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
@@ -7,11 +7,13 @@ import torch
 
 from bertrelay.inference.batches import best_batch_tokens
 from bertrelay.model.tokenizer import plain_rules
-from domain.biomedical.documents.document import Document
+from domain.biomedical.documents.document import Document, Entity
+from domain.biomedical.linking.predict import EntityLinker
 from domain.biomedical.ner.predict import EntityTagger
 from domain.biomedical.qa.data import Question, Reply
 from domain.biomedical.qa.predict import QuestionAnswerer, too_long
 from domain.biomedical.qa.settings import CANDIDATES
+from domain.biomedical.relations.predict import RelationExtractor
 from domain.clinical.predict import OutcomeScore, OutcomeScorer, clean_and_join
 from pipelines.serve.embedding import in_thread
 from pipelines.serve.engine import Compute, Engine, first_only, like_lengths
@@ -20,6 +22,7 @@ from pipelines.serve.settings import ServeSettings
 from teachers.pairs.model import PairScorer
 
 LONGEST_INPUT = 1 << 20  # tokens, of a model that reads in windows
+CHARACTERS_OF_A_TOKEN = 4  # about, where a limit of the queue is all that depends on it
 
 Pair = tuple[str, str]
 Text = TypeVar("Text", str, Pair)
@@ -122,6 +125,59 @@ class ServedTagger:
         """The documents of texts, with their entities; long texts are read in windows, and nothing is cut."""
         tokens = await count_tokens(texts, self.tagger.count_tokens, usage)
         return await usage.compute(self.engine, texts, tokens)
+
+
+class ServedLinker:
+    """A linker of a server: documents with entities to the same ones with identifiers."""
+
+    kind = "linker"
+    example = Document("", "gout", (Entity(0, 4, "Disease"),))
+
+    def __init__(self, name: str, linker: EntityLinker, settings: ServeSettings) -> None:
+        self.name, self.linker, self.settings = name, linker, settings
+        self.engine = engine_of(self._compute, linker.linker.encoder.device, settings)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Facts about the linker, for lists and the page."""
+        dictionary, threshold = self.linker.linker.dictionary, self.linker.linker.threshold
+        return {"concepts": len(dictionary.identifiers), "names": len(dictionary.names), "threshold": threshold}
+
+    def _compute(self, documents: Sequence[Document]) -> list[Document]:
+        size, precision = self.settings.batch_tokens, self.settings.precision
+        return list(self.linker.link_documents(documents, precision=precision, batch_tokens=size))
+
+    async def link(self, documents: Sequence[Document], usage: Usage) -> list[Document]:
+        """The documents, whose entities have identifiers in place of their own."""
+        characters = [sum(len(entity.text) for entity in document.entities) for document in documents]
+        return await usage.compute(self.engine, documents, [1 + size // CHARACTERS_OF_A_TOKEN for size in characters])
+
+
+class ServedExtractor:
+    """A model of a server that finds relations between the entities of documents."""
+
+    kind = "extractor"
+    example = Document("", "gout", (Entity(0, 4, "Disease", None, "1"),))
+
+    def __init__(self, name: str, extractor: RelationExtractor, settings: ServeSettings) -> None:
+        self.name, self.extractor, self.settings = name, extractor, settings
+        self.engine = engine_of(self._compute, extractor.model.network.device, settings)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Facts about the model, for lists and the page."""
+        model = self.extractor.model
+        facts = {"types": list(model.scheme.types), "level": model.scheme.level, "within": model.scheme.within}
+        return {**facts, "max_tokens": model.max_tokens, "overlap": model.overlap}
+
+    def _compute(self, documents: Sequence[Document]) -> list[Document]:
+        size, precision = self.settings.batch_tokens, self.settings.precision
+        return list(self.extractor.relate_documents(documents, precision=precision, batch_tokens=size))
+
+    async def relate(self, documents: Sequence[Document], usage: Usage) -> list[Document]:
+        """The documents with the relations of their entities."""
+        tokens = [1 + len(document.text) // CHARACTERS_OF_A_TOKEN for document in documents]
+        return await usage.compute(self.engine, documents, tokens)
 
 
 class ServedAnswerer:

@@ -9,13 +9,22 @@ from bertrelay.data.tables import Table
 from bertrelay.errors import RequestError
 from bertrelay.model.encoder import SentenceEncoder
 from bertrelay.model.folder import ModelFolder
-from bertrelay.model.kinds import ANSWERER, ENCODER, NETWORK, PREDICTOR, SCORER, TAGGER
+from bertrelay.model.kinds import ANSWERER, ENCODER, EXTRACTOR, LINKER, NETWORK, PREDICTOR, SCORER, TAGGER
+from domain.biomedical.linking.predict import EntityLinker
 from domain.biomedical.ner.predict import EntityTagger
 from domain.biomedical.qa.predict import QuestionAnswerer
+from domain.biomedical.relations.predict import RelationExtractor
 from domain.clinical.predict import OutcomeScorer
 from pipelines.serve.embedding import ServedEncoder
 from pipelines.serve.engine import Engine
-from pipelines.serve.heads import ServedAnswerer, ServedPredictor, ServedScorer, ServedTagger
+from pipelines.serve.heads import (
+    ServedAnswerer,
+    ServedExtractor,
+    ServedLinker,
+    ServedPredictor,
+    ServedScorer,
+    ServedTagger,
+)
 from pipelines.serve.requests import Refusal
 from pipelines.serve.searching import ServedIndex
 from pipelines.serve.settings import ServeSettings
@@ -24,7 +33,9 @@ from students.searching.index_folder import MANIFEST, read_manifest
 from students.searching.settings import IndexOptions, index_beside
 from teachers.pairs.rerank import load_scorer
 
-Computing = ServedEncoder | ServedScorer | ServedTagger | ServedAnswerer | ServedPredictor
+Computing = (
+    ServedEncoder | ServedScorer | ServedTagger | ServedLinker | ServedExtractor | ServedAnswerer | ServedPredictor
+)
 Served = Computing | ServedIndex
 AnyServed = TypeVar("AnyServed", bound=Served)
 Source = str | Path | Table
@@ -171,13 +182,18 @@ def _open_model(name: str, source: str | Path, settings: ServeSettings) -> Serve
         return ServedScorer(name, load_scorer(folder.path), settings)
     if kind is TAGGER:
         return ServedTagger(name, EntityTagger.load(folder.path), settings)
+    if kind is LINKER:
+        return ServedLinker(name, EntityLinker.load(folder.path), settings)
+    if kind is EXTRACTOR:
+        return ServedExtractor(name, RelationExtractor.load(folder.path), settings)
     if kind is ANSWERER:
         return ServedAnswerer(name, QuestionAnswerer.load(folder.path), settings)
     if kind is PREDICTOR:
         return ServedPredictor(name, OutcomeScorer.load(folder.path), settings)
     held = "no model" if kind is None else kind.words
     raise RequestError(
-        f"{source}: expected an encoder, a cross-encoder, a tagger, an answerer, a predictor or an index; found {held}"
+        f"{source}: expected an encoder, a cross-encoder, a tagger, a linker, a model of relations, an answerer, a "
+        f"predictor or an index; found {held}"
     )
 
 

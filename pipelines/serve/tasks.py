@@ -5,19 +5,20 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from bertrelay.data.tables import Rejected
-from domain.biomedical.documents.document import Document, Entity
+from domain.biomedical.documents.document import Document
 from domain.biomedical.documents.formats import writer_of
 from domain.biomedical.documents.html import entity_page
+from domain.biomedical.documents.jsonl import json_relation
 from domain.biomedical.qa.data import Reply
 from domain.biomedical.qa.settings import CANDIDATES
 from domain.clinical.settings import READMISSION
 from pipelines.serve.endpoints import Endpoint, one_of
-from pipelines.serve.heads import ServedAnswerer, ServedPredictor, ServedTagger
+from pipelines.serve.heads import ServedAnswerer, ServedExtractor, ServedLinker, ServedPredictor, ServedTagger
 from pipelines.serve.models import Models
 from pipelines.serve.requests import Body, Refusal, Text, Texts, Usage, list_of
 from pipelines.serve.searching import ServedIndex
@@ -68,6 +69,10 @@ class NerBody(Body):
     """A text, or several; the answer is in the form of the hub."""
     threshold: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Only entities of at least this confidence."""
+    link: bool | str = False
+    """Give the entities the identifiers of a terminology: by the first linker, or by that of a name."""
+    relate: bool | str = False
+    """Find the relations of the entities: by the first model of relations, or by that of a name."""
     format: TextFormat | None = None
     """Answer with a file of this format; of one text."""
 
@@ -85,39 +90,48 @@ async def entities(models: Models, body: NerBody, usage: Usage) -> Any:
     tagger = one_of(ServedTagger, models, body)
     texts: Any = body.text if body.inputs is None else body.inputs
     documents = await tagger.tag(list_of(texts, tagger.settings.max_texts, "text"), usage)
+    documents = [_likely(document, body.threshold) for document in documents]
+    if body.link:
+        documents = await models.find(ServedLinker, _name_in(body.link)).link(documents, usage)
+    if body.relate:
+        documents = await models.find(ServedExtractor, _name_in(body.relate)).relate(documents, usage)
     if body.format is not None:
-        return {"model": tagger.name, "format": body.format, "content": _file_of(documents[0], body)}
+        return {"model": tagger.name, "format": body.format, "content": _file_of(documents[0], body.format)}
     if body.inputs is None:
-        return {"model": tagger.name, "documents": [_own_entities(one, body.threshold) for one in documents]}
-    rows = [_hub_entities(one, body.threshold) for one in documents]
+        return {"model": tagger.name, "documents": [_own_document(document, body) for document in documents]}
+    rows = [_hub_entities(document) for document in documents]
     return rows[0] if isinstance(texts, str) else rows
 
 
-def _file_of(document: Document, body: NerBody) -> str:
+def _name_in(chosen: bool | str) -> str | None:
+    return chosen if isinstance(chosen, str) else None
+
+
+def _likely(document: Document, threshold: float) -> Document:
+    likely = (entity for entity in document.entities if (entity.confidence or 0.0) >= threshold)
+    return replace(document, entities=tuple(likely))
+
+
+def _file_of(document: Document, name: TextFormat) -> str:
     """The content of a file with a document. Raises Refusal where the format cannot hold it."""
-    document = replace(document, entities=tuple(_likely(document, body.threshold)))
-    if body.format == "html":
+    if name == "html":
         return entity_page([document], "Entities")
     try:
-        return writer_of(cast(TextFormat, body.format)).file_text(document)
+        return writer_of(name).file_text(document)
     except Rejected as fault:
         raise Refusal(f"format: expected one that can hold {fault.reason}", param="format") from None
 
 
-def _likely(document: Document, threshold: float) -> list[Entity]:
-    return [entity for entity in document.entities if (entity.confidence or 0.0) >= threshold]
+def _own_document(document: Document, body: NerBody) -> dict[str, Any]:
+    names = ["start", "end", "type", "text", "confidence", "identifier", *(["identifier_score"] if body.link else [])]
+    rows = [{name: getattr(entity, name) for name in names} for entity in document.entities]
+    relations = {"relations": [json_relation(relation) for relation in document.relations]} if body.relate else {}
+    return {"entities": rows, **relations}
 
 
-def _own_entities(document: Document, threshold: float) -> dict[str, Any]:
-    names = ("start", "end", "type", "text", "confidence", "identifier")
-    rows = [{name: getattr(entity, name) for name in names} for entity in _likely(document, threshold)]
-    return {"entities": rows}
-
-
-def _hub_entities(document: Document, threshold: float) -> list[dict[str, Any]]:
+def _hub_entities(document: Document) -> list[dict[str, Any]]:
     names = {"entity_group": "type", "score": "confidence", "word": "text", "start": "start", "end": "end"}
-    rows = _own_entities(document, threshold)["entities"]
-    return [{name: row[ours] for name, ours in names.items()} for row in rows]
+    return [{name: getattr(entity, ours) for name, ours in names.items()} for entity in document.entities]
 
 
 class HubQuestion(BaseModel):

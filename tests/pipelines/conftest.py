@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -195,6 +196,33 @@ def tagger(tmp_path_factory):
     network = TokenClassifier(AutoModelForTokenClassification.from_config(tiny_bert(tokenizer, **tags)))
     folder = tmp_path_factory.mktemp("tagger")
     save_model(EntityModel(randomized(network, 26), tokenizer, labels, max_tokens=64, overlap=16), folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def linker(encoder, tmp_path_factory):
+    """The folder of a linker of two concepts."""
+    from domain.biomedical.linking.dictionary import Concept, Dictionary
+    from domain.biomedical.linking.model import Linker
+
+    concepts = [Concept(("D1",), ("gout",)), Concept(("D2",), ("fever", "hot mice"))]
+    folder = tmp_path_factory.mktemp("linker")
+    Linker.create(Dictionary.of(concepts, []), encoder, precision="fp32").save(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def extractor(tagger, tmp_path_factory):
+    """The folder of a random model that relates all diseases and genes of one document."""
+    from domain.biomedical.relations.data import Scheme
+    from domain.biomedical.relations.model import save_model, start_model
+    from domain.biomedical.relations.settings import RelationSettings
+
+    settings = RelationSettings(base=str(tagger), train=[{"path": "none.jsonl"}], max_tokens=48)
+    pairs = frozenset({(first, second) for first in ("Disease", "Gene") for second in ("Disease", "Gene")})
+    model = start_model(settings, Scheme(("causes",), pairs, "mention", "document", False), novelty=False)
+    folder = tmp_path_factory.mktemp("extractor")
+    save_model(replace(model, threshold=0.0), folder)
     return folder
 
 

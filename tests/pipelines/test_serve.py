@@ -40,8 +40,9 @@ def table(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def models(model, cross_encoder, tagger, answerer, readmission_model, table):
-    folders = {"words": model, "pairs": cross_encoder, "tags": tagger, "answers": answerer, "risk": readmission_model}
+def models(model, cross_encoder, tagger, linker, extractor, answerer, readmission_model, table):
+    folders = {"words": model, "pairs": cross_encoder, "tags": tagger, "terms": linker, "relations": extractor}
+    folders |= {"answers": answerer, "risk": readmission_model}
     settings = ServeSettings(precision="fp32", max_texts=64, max_body_mb=1, dimensions=[4])
     opened = open_models({**folders, "faq": table}, settings, show=["id", "parity"])
     yield opened
@@ -180,6 +181,8 @@ def test_models_are_listed_with_their_kinds_and_prompts(client):
         "words:query": "encoder",
         "pairs": "scorer",
         "tags": "tagger",
+        "terms": "linker",
+        "relations": "extractor",
         "answers": "answerer",
         "risk": "predictor",
         "faq": "index",
@@ -230,6 +233,25 @@ def test_entities_are_those_of_the_tagger_in_both_forms(client, tagger):
     certain = client.post("/ner", json={"text": MENTION, "threshold": least}).json()["documents"][0]["entities"]
     assert len(certain) == sum(one.confidence >= least for one in entities) < len(entities)
     assert client.post("/ner", json={"text": "a", "inputs": "b"}).status_code == 400
+
+
+def test_entities_have_the_identifiers_of_the_linker_and_the_relations_of_the_model(client, tagger, linker, extractor):
+    from domain.biomedical import EntityLinker, EntityTagger, RelationExtractor
+
+    tagged = EntityTagger.load(tagger)(MENTION, precision="fp32")
+    (linked,) = EntityLinker.load(linker).link_documents([tagged], precision="fp32")
+    (related,) = RelationExtractor.load(extractor).relate_documents([linked], precision="fp32")
+    assert related.relations
+    (document,) = client.post("/ner", json={"text": MENTION, "link": True, "relate": "relations"}).json()["documents"]
+    found = [(row["identifier"], pytest.approx(row["identifier_score"], abs=1e-6)) for row in document["entities"]]
+    assert [(one.identifier, one.identifier_score) for one in linked.entities] == found
+    ends = [tuple(argument["entity"] for argument in row["arguments"]) for row in document["relations"]]
+    assert [relation.mentions for relation in related.relations] == ends
+    plain = client.post("/ner", json={"text": MENTION}).json()["documents"][0]
+    assert "relations" not in plain and not any(row["identifier"] for row in plain["entities"])
+    lines = client.post("/ner", json={"text": MENTION, "relate": True, "format": "jsonl"}).json()["content"]
+    assert len(json.loads(lines)["relations"]) == len(ends)
+    assert client.post("/ner", json={"text": MENTION, "link": "words"}).status_code == 404
 
 
 def test_answers_are_those_of_the_answerer_in_both_forms(client, answerer):

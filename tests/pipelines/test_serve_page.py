@@ -28,10 +28,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no 
 
 
 @pytest.fixture
-def address(start_forked, model, cross_encoder, tagger, answerer, readmission_model, write_lines):
+def address(start_forked, model, cross_encoder, tagger, linker, extractor, answerer, readmission_model, write_lines):
     rows = ["said,language,note", "a dog barks,en,1", "개가 짖는다,ko,2", '"<b>ein</b> hund",de,3']
     table = write_lines("faq.csv", rows)
-    models = [f"words={model}", f"tags={tagger}", f"answers={answerer}", f"risk={readmission_model}"]
+    models = [f"words={model}", f"tags={tagger}", f"terms={linker}", f"relations={extractor}"]
+    models += [f"answers={answerer}", f"risk={readmission_model}"]
     columns = ["--column", "said", "--show", "language", "--show", "note", "--truncate"]
     process, printed = start_forked("serve", *models, f"pairs={cross_encoder}", table, *columns, "--port", "0")
     while not (ready := READY.search(printed()[0])):
@@ -85,6 +86,7 @@ def test_every_tab_answers_in_a_browser(address, width, scheme):
         assert similarity.locator("tbody tr").count() == 2
         assert "1.000" in similarity.inner_text()
         entities = ask(page, "Entities", text=MARKUP)
+        assert "Relations" in entities.locator("h2").all_inner_texts()
         shown = entities.locator(".text")
         shown.evaluate("node => node.querySelectorAll('mark small').forEach(type => type.remove())")
         assert shown.inner_text() == MARKUP

@@ -202,7 +202,7 @@ def jsonl_line(document: Document) -> str:
         for entity in document.entities
     ]
     if document.relations:
-        value["relations"] = [_json_relation(relation) for relation in document.relations]
+        value["relations"] = [json_relation(relation) for relation in document.relations]
     if document.passages:
         value["passages"] = [passage._asdict() for passage in document.passages]
     if document.sentences:
@@ -211,7 +211,8 @@ def jsonl_line(document: Document) -> str:
     return json.dumps(value, ensure_ascii=False) + "\n"
 
 
-def _json_relation(relation: Relation) -> dict[str, Any]:
+def json_relation(relation: Relation) -> dict[str, Any]:
+    """A relation as the lines of documents have it."""
     arguments = []
     for target, role in relation.arguments:
         argument = {"entity" if isinstance(target, int) else "concept": target, "role": role}
