@@ -14,6 +14,7 @@ fewer requests. Server and clients share the cores. p50 and p95 are milliseconds
 
 import asyncio
 import json
+import os
 import random
 import socket
 import statistics
@@ -171,11 +172,13 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     requests = [[list(islice(left, number)) for number in own] for own in numbers]
     model = ModelSource.parse(options.model)
     own = [sys.executable, "-m", "pipelines", "serve", f"encoder={model}", "--cache-mb", "0"]
+    peer = [sys.executable, "-m", "uvicorn", "--factory", "--log-level", "warning", "benchmarks.serve_peer:application"]
+    os.environ["MODEL"] = str(model)  # of the peer
     fields = {"model": "encoder", "encoding_format": "base64"}
     servers = {
         OURS: Server([*own, "--port"], "/v1/embeddings", fields, options.requests),
         INVARIANT: Server([*own, "--invariant", "--port"], "/v1/embeddings", fields, options.requests),
-        PEER: Server([sys.executable, "-m", "benchmarks.serve_peer", str(model)], "/embed", {}, options.peer_requests),
+        PEER: Server([*peer, "--port"], "/embed", {}, options.peer_requests),
     }
     works = {ENCODE: lambda _: in_fresh_process(encode, model, sentences)}
     works |= {name: partial(contend, server, requests) for name, server in servers.items()}

@@ -1,14 +1,14 @@
 """The peer of `serve`: a function of FastAPI that calls sentence-transformers, in the threads of FastAPI's pool."""
 
-import sys
+import os
 
-import uvicorn
 from fastapi import Body, FastAPI
 from sentence_transformers import SentenceTransformer
 
 
-def application(model: str) -> FastAPI:
-    encoder, routes = SentenceTransformer(model), FastAPI()
+def application() -> FastAPI:
+    """The application of the model that MODEL names in the environment."""
+    encoder, routes = SentenceTransformer(os.environ["MODEL"]), FastAPI()
 
     @routes.post("/embed")
     def embed(texts: list[str] = Body(alias="input", embed=True)) -> list[list[float]]:  # noqa: B008 (FastAPI's way)
@@ -20,8 +20,3 @@ def application(model: str) -> FastAPI:
         return "ok"
 
     return routes
-
-
-if __name__ == "__main__":
-    model, port = sys.argv[1:]
-    uvicorn.run(application(model), port=int(port), log_level="warning")

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.slow
 
 SIZES, WARM_UP, MAX_TOKENS = (10_000, 1_000_000), 50_000, 128
 READING, READING_TAKES_MB, SEGMENTS_A_SECOND = "read a translation memory", 200, 20_000
-FILTERS, DOCUMENT_SENTENCES = Filters(max_length_ratio=100), 12
+FILTERS, DOCUMENT_SENTENCES, FEW = Filters(max_length_ratio=100), 12, 1_000
 SCRIPTS = [
     {},
     *(
@@ -60,10 +60,12 @@ def translations(count, seed):
 
 
 def write_inputs(folder, count):
-    """English lines and translations, as files, as a translation memory and as a corpus; and documents."""
-    for name, lines in (("en.txt", synthetic_sentences(count, 1)), ("xx.txt", translations(count, 2))):
+    """English lines and translations, as files, as a translation memory and as a corpus; English; and documents."""
+    lines = {"en.txt": synthetic_sentences(count, 1), "xx.txt": translations(count, 2)}
+    lines |= {"few.en.txt": synthetic_sentences(FEW, 1), "few.xx.txt": translations(FEW, 2)}
+    for name, sentences in {**lines, "english.txt": synthetic_sentences(count, 3)}.items():
         with (folder / name).open("w") as file:
-            file.writelines(f"{line}\n" for line in lines)
+            file.writelines(f"{sentence}\n" for sentence in sentences)
     with (folder / "memory.tmx").open("w") as file:
         file.write('<tmx version="1.4"><header srclang="en"/><body>\n')
         file.writelines(map(SEGMENT.format, synthetic_sentences(count, 1), translations(count, 2)))
@@ -74,9 +76,10 @@ def write_inputs(folder, count):
     build_corpus(folder / "corpus", settings_of(folder, dev_sentences=0), resolve_precision("auto"))
 
 
-def settings_of(folder, **more):
+def settings_of(folder, prefix="", **more):
     model = EncoderSource.parse(str(folder.parent / "model"))
-    rows = AlignedFiles(english=InputFile(folder / "en.txt"), other=InputFile(folder / "xx.txt"), language="qaa")
+    english, other = (InputFile(folder / f"{prefix}{name}.txt") for name in ("en", "xx"))
+    rows = AlignedFiles(english=english, other=other, language="qaa")
     return DistillSettings(teacher=model, base=model, parallel=[rows], filters=FILTERS, **more)
 
 
@@ -107,6 +110,12 @@ def read_memory(_, folder):
     return segments / (time.process_time() - began)
 
 
+def distil_english(_, folder):
+    """English without translations, beside a few pairs."""
+    settings = settings_of(folder, "few.", english=[{"path": InputFile(folder / "english.txt")}])
+    distill.run(settings, StageContext(folder / "student of English", Cache(folder / "cache")))
+
+
 WORKS = {
     "encode to a file": lambda encoder, folder: encode_file(
         encoder, Table(path=InputFile(folder / "en.txt")), folder / "vectors.npy", overwrite=True
@@ -119,9 +128,10 @@ WORKS = {
     "distil a student": lambda _, folder: distill.run(  # the stand-in is its own teacher
         settings_of(folder), StageContext(folder / "student", Cache(folder / "cache"))
     ),
+    "distil English without translations": distil_english,
 }
 GROWTH_MB = dict.fromkeys(WORKS, 50) | dict.fromkeys(
-    ("build a parallel corpus", "trim a vocabulary", "distil a student"), 300
+    ("build a parallel corpus", "trim a vocabulary", "distil a student", "distil English without translations"), 300
 )
 
 
