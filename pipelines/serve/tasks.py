@@ -27,7 +27,7 @@ from students.searching.settings import SearchMode
 NO_DEVICE = "For research only; this is no medical device."
 MOST_HITS = 1_000
 
-TextFormat = Literal["conll", "conll-iobes", "pubtator", "bioc", "bioc-xml", "brat", "jsonl", "html"]
+TextFormat = Literal["conll", "conll-iobes", "pubtator", "bioc", "bioc-xml", "brat", "jsonl", "html", "triples"]
 """The formats that are text; spaCy's is not."""
 FilterValue = str | int | float | bool
 

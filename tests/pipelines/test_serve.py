@@ -251,6 +251,8 @@ def test_entities_have_the_identifiers_of_the_linker_and_the_relations_of_the_mo
     assert "relations" not in plain and not any(row["identifier"] for row in plain["entities"])
     lines = client.post("/ner", json={"text": MENTION, "relate": True, "format": "jsonl"}).json()["content"]
     assert len(json.loads(lines)["relations"]) == len(ends)
+    rows = client.post("/ner", json={"text": MENTION, "relate": True, "format": "triples"}).json()["content"]
+    assert rows.count(",causes,") == len(ends)
     assert client.post("/ner", json={"text": MENTION, "link": "words"}).status_code == 404
 
 
@@ -481,7 +483,7 @@ def test_the_page_loads_nothing_from_elsewhere_and_its_policy_allows_its_script_
     assert (words["dim"], words["max_tokens"], words["dimensions"]) == (8, 16, [4, 8])
 
 
-@pytest.mark.parametrize("name", [name for name in WRITTEN if name not in ("html", "brat", "spacy")])
+@pytest.mark.parametrize("name", [name for name in WRITTEN if name not in ("html", "brat", "spacy", "triples")])
 def test_entities_are_downloaded_in_every_format_as_files_have_them(client, tmp_path, name):
     content = client.post("/ner", json={"text": MENTION, "format": name}).json()["content"]
     (tmp_path / "file").write_text(content, encoding="utf-8")
