@@ -135,6 +135,7 @@ def contend(server: Server, requests: Sequence[Requests], _: int) -> Answer:
         answers, seconds = in_fresh_process(load, port, server, asked)
     times = [milliseconds for _, milliseconds in answers]
     return {
+        "seconds": seconds,
         "sentences/s": sum(len(texts) for own in asked for texts in own) / seconds,
         "p50": statistics.median(times),
         "p95": statistics.quantiles(times, n=20)[-1],
@@ -148,7 +149,7 @@ def encode(model: ModelSource, sentences: Sequence[str]) -> Answer:
     encoder.encode(sentences[:SINGLE_REQUESTS])  # a warm-up
     one = latencies(lambda sentence: encoder.encode([sentence]), sentences[:SINGLE_REQUESTS])
     _, seconds = timed(encoder.encode, sentences)
-    return {"sentences/s": len(sentences) / seconds, "one client": one["p50"], "refused": 0}
+    return {"seconds": seconds, "sentences/s": len(sentences) / seconds, "one client": one["p50"], "refused": 0}
 
 
 def claims(results: dict[str, Result]) -> list[Claim]:
