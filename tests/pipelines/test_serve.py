@@ -5,6 +5,7 @@ import base64
 import hashlib
 import json
 import re
+import socket
 from concurrent.futures import Future
 from threading import Event
 
@@ -22,6 +23,7 @@ from domain.biomedical.documents.formats import WRITTEN, read_documents
 from pipelines.serve.application import ENDPOINTS, app
 from pipelines.serve.models import named_sources, open_models
 from pipelines.serve.requests import Usage
+from pipelines.serve.server import listen
 from pipelines.serve.settings import AddressOptions, ServeSettings
 from students.searching.index import build_index
 
@@ -775,6 +777,13 @@ def test_an_index_folder_is_asked_by_the_encoder_that_it_belongs_to(model, table
         open_models({"index": tmp_path / "index"}, ServeSettings())
     with pytest.raises(RequestError, match="expected an encoder, a cross-encoder"):
         open_models({"x": tmp_path}, ServeSettings())
+
+
+def test_an_answer_in_two_parts_does_not_wait_for_the_client():
+    with listen("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+        connection, _ = listening.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_other_machines_reach_a_server_with_keys_only(tmp_path):
