@@ -588,7 +588,7 @@ def refuse_pair(encoder: SentenceEncoder) -> None:
 
 def _read_single(folder: ModelFolder, layout: Layout, backend: Backend | None) -> EncoderParts:
     """The parts of an encoder, or of one of a pair."""
-    inner = ModelFolder(folder.path / layout.transformer_folder)
+    inner = ModelFolder(folder.path / layout.transformer_folder) if layout.transformer_folder else folder
     backend = backend or inner.backends[0]
     if layout.static:
         table, tokenizer = load_static(inner.path)

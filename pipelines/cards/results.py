@@ -142,6 +142,10 @@ def with_interval(value: MetricValue) -> str:
     return f"{value} ({value.interval})" if value.interval else str(value)
 
 
+NOT_OF_TESTS = ("dev/", "spread/", "gain/", "corpus/", "family/")
+"""Beginnings of the names of metrics of the training and of its data."""
+
+
 def measured_names(results: Iterable[Result]) -> set[str]:
     """The parts of the names of test metrics of the published model: `en-de` gives `en` and `de`."""
     return {
@@ -149,6 +153,6 @@ def measured_names(results: Iterable[Result]) -> set[str]:
         for result in results
         if result.is_of_model
         for name in result.done.metrics
-        if not name.startswith("dev/")
+        if not name.startswith(NOT_OF_TESTS)
         for part in re.split(r"[/ -]", name)
     }

@@ -41,7 +41,7 @@ WITH_TEXT = {
     "questions/*/test.jsonl",
     "answered/*/answers.jsonl",
     "answered/*/answers.jsonl.partial/*",
-    "index/*/index/sentences.*",
+    "index/*/index/*.sentences.*",
     "terms/*/terms.csv",
     "terms/*/neighbours.csv",
     "terms/*/tsne.*",
