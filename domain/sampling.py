@@ -47,7 +47,7 @@ def uniform_draws(seed: int, epoch: int, items: Integers, positions: Integers, d
 
 
 def draw_by_group(groups: Integers, temperature: float, seed: int, epoch: int) -> Integers:
-    """As many items as there are, sorted, of an epoch in which small groups have a larger part than their size.
+    """Draws as many items as there are, sorted, for an epoch in which small groups have a larger part than their size.
 
     groups: number of the group of each item, (items,).
     temperature: the part of a group of n items is in proportion to n^(1/temperature) (Arivazhagan et al. 2019).

@@ -154,8 +154,8 @@ def _stay_by_time(rows: pd.DataFrame, stays: pd.DataFrame) -> "pd.Series[Any]":
     notes["charted"] = notes["charted"].astype(begins["admitted_at"].dtype)
     of_notes = pd.merge_asof(notes, begins, left_on="charted", right_on="admitted_at", by="subject_id")
     at = of_notes["charted"].mask(of_notes["by_day"], of_notes["charted"].dt.floor("D"))
-    found = of_notes["hadm_id"].where(at <= of_notes["ends"])
-    return found.set_axis(notes.index).reindex(rows.index)
+    stay_ids = of_notes["hadm_id"].where(at <= of_notes["ends"])
+    return stay_ids.set_axis(notes.index).reindex(rows.index)
 
 
 MARKS = ("category", "note_type", "iserror")

@@ -94,7 +94,7 @@ def codes_of(value: object) -> list[str]:
     `{"coding": [{"code": "EM"}], "text": "Emergency"}` gives `["Emergency", "EM"]`.
     """
     if isinstance(value, list):
-        return [code for each in value for code in codes_of(each)]
+        return [code for coding in value for code in codes_of(coding)]
     if not isinstance(value, dict):
         return []
     texts = [value.get("text"), value.get("code")]
@@ -202,10 +202,8 @@ def _document(document: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _text(content: object) -> str:
     """The plain text of a document's attachments. Raises Rejected where there is none in the resource itself."""
-    attachments = [_object(each, "attachment") for each in content] if isinstance(content, list) else []
-    plain = [
-        each for each in attachments if str(_object(each, "contentType")).partition(";")[0].strip() == "text/plain"
-    ]
+    attachments = [_object(part, "attachment") for part in content] if isinstance(content, list) else []
+    plain = [one for one in attachments if str(_object(one, "contentType")).partition(";")[0].strip() == "text/plain"]
     if not plain:
         raise Rejected("no attachment of text/plain")
     data = _object(plain[0], "data")

@@ -41,8 +41,10 @@ def shards_of(source: MedsSource, *columns: str) -> dict[str, Path]:
             raise RequestError(f"{path} cannot be read as Parquet ({type(error).__name__}); write it again") from None
         for name in (*kinds, *([source.visit] if source.visit else []), *columns):
             if name not in schema.names:
-                found = ", ".join(schema.names)
-                raise RequestError(f"{path}: expected a column {name!r}, by MEDS 0.4 or the recipe, found {found}")
+                columns_there = ", ".join(schema.names)
+                raise RequestError(
+                    f"{path}: expected a column {name!r}, by MEDS 0.4 or the recipe, found {columns_there}"
+                )
             kind = schema.field(name).type
             if name in kinds and not kinds[name](kind):
                 raise RequestError(f"{path}: expected {name} as MEDS 0.4 has it, found the type {kind}; convert it")
@@ -133,8 +135,8 @@ class MedsStayReader:
         discharges = discharges.sort_values("time", kind="stable")
         key = ["subject_id", "hadm_id"]
         is_last = ~discharges.duplicated(key, keep="last") & (discharges["hadm_id"] != "")
-        known = pd.MultiIndex.from_frame(admissions[key])
-        is_known = pd.Series(pd.MultiIndex.from_frame(discharges[key]).isin(known), discharges.index)
+        admitted = pd.MultiIndex.from_frame(admissions[key])
+        is_known = pd.Series(pd.MultiIndex.from_frame(discharges[key]).isin(admitted), discharges.index)
         _reject(discharges[~is_known], "a discharge of no admission", reject)
         _reject(discharges[is_known & ~is_last], "a discharge before the last one of its stay", reject)
         ends = discharges[is_known & is_last].rename(columns={"time": "discharged_at", "code": "discharge_location"})
@@ -167,26 +169,28 @@ def _by_time(admissions: pd.DataFrame, discharges: pd.DataFrame, reject: Reject)
     numbers, lost = defaultdict[str, int](int), list[int]()
     names: dict[int, str] = {}
     subject, waiting, early = None, None, None
-    for index, each, at, is_end in both[["subject_id", "time", "is_end"]].itertuples(name=None):
-        if each != subject:
+    for index, patient, at, is_end in both[["subject_id", "time", "is_end"]].itertuples(name=None):
+        if patient != subject:
             lost += [early[0]] if early else []
-            subject, waiting, early = each, None, None
+            subject, waiting, early = patient, None, None
         if is_end and waiting is not None:
             ends[waiting], waiting = index, None
         elif is_end:
             lost += [early[0]] if early else []
             early = (index, at)
         else:
-            numbers[each] += 1
-            names[index], waiting = f"{each}-{numbers[each]}", index
+            numbers[patient] += 1
+            names[index], waiting = f"{patient}-{numbers[patient]}", index
             if early and early[1] == at:  # a stay that ends as it begins
                 ends[index], waiting, early = early[0], None, None
     lost += [early[0]] if early else []
     _reject(discharges.loc[lost], "a discharge of no admission", reject)
     last = pd.Series(ends).reindex(admissions.index)
-    found = discharges.reindex(last)
+    ends_of = discharges.reindex(last)
     return admissions[KEY].assign(
-        discharged_at=found["time"].to_numpy(), discharge_location=found["code"].to_numpy(), numbered=pd.Series(names)
+        discharged_at=ends_of["time"].to_numpy(),
+        discharge_location=ends_of["code"].to_numpy(),
+        numbered=pd.Series(names),
     )
 
 

@@ -2,7 +2,7 @@
 
 What decides a cohort, in OMOP's own conventions:
 
-1. A date without a time has midnight in `*_datetime`, so that only `date_only` tells a day from a midnight.
+1. A date without a time has midnight in `*_datetime`, so that only `date_only` distinguishes a day from a midnight.
 2. Who is still in hospital has visit_type_concept_id 32220, and as end of the visit the day of the data pull.
 3. A concept id 0 is no matching concept, such as that of a discharge to home: it is read as an empty value.
 4. The data of a person are complete until the last observation_period_end_date.
@@ -213,11 +213,11 @@ def _database_rows(file: Path, table: str, names: list[str], schema: str | None)
         listed = connection.execute(
             "select table_schema, column_name from information_schema.columns where lower(table_name) = ?", [table]
         ).fetchall()
-        schemas = sorted({each for each, _ in listed if schema is None or each == schema})
+        schemas = sorted({owner for owner, _ in listed if schema is None or owner == schema})
         if len(schemas) != 1:
             among = f"in the schemas {', '.join(schemas)}; name one in database_schema" if schemas else "nowhere"
             raise RequestError(f"{file}: expected the table {table} once, found it {among}")
-        columns = {name.lower(): name for each, name in listed if each == schemas[0]}
+        columns = {name.lower(): name for owner, name in listed if owner == schemas[0]}
         chosen = [name for name in names if name in columns]
         quoted = ", ".join('"' + columns[name].replace('"', '""') + '"' for name in chosen)
         connection.execute(f'select {quoted or "1"} from "{schemas[0]}"."{table}"')

@@ -167,8 +167,8 @@ def _resources(kinds: tuple[str, ...], value: Any) -> Any:
 def resource_files(folder: Path, kinds: tuple[str, ...]) -> dict[str, Path]:
     """Finds the files of some resources in a folder by name, as `Encounter.000.ndjson.gz`."""
     words = {path: set(re.split(r"[._-]", path.name.lower())) for path in sorted(folder.iterdir())}
-    wanted = {kind.lower() for kind in kinds}
-    return {path.name: path for path, each in words.items() if each & wanted and each & {"ndjson", "jsonl"}}
+    resources = {kind.lower() for kind in kinds}
+    return {path.name: path for path, parts in words.items() if parts & resources and parts & {"ndjson", "jsonl"}}
 
 
 FHIR_STAYS, FHIR_NOTES = ("Encounter", "Patient"), ("DocumentReference",)

@@ -105,7 +105,7 @@ def _parsed(text: str, formats: list[str]) -> tuple[datetime, bool] | None:
 def candidates(value: object) -> tuple[str, ...]:
     """The values of which one may have a meaning, in upper case: of a tuple those that are not missing."""
     values = value if isinstance(value, tuple) else (value,)
-    texts = ("" if is_missing(each) else str(each).strip().upper() for each in values)
+    texts = ("" if is_missing(one) else str(one).strip().upper() for one in values)
     return tuple(text for text in texts if text not in {"", *MISSING_WORDS})
 
 
